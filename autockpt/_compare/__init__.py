@@ -1,7 +1,7 @@
-"""Comparing replays with their forwards: replayers that see what a forward saves, and refuse what a replay makes else.
+"""Comparing replays with their forwards: replayers note what forward saves, and find what a replay makes differently.
 
-checks ─▶ rehearsal, check       one for each frame: which segments are compared in which step
-forward   expected, checksum     what is noted of a tensor that is dropped
-backward  hidden, unwritten      what a replay may not change; what no kernel has written
+checks ─▶ rehearsal, check       a replayer for each frame; which segments are compared in which step
+forward   expected, checksum     what is noted of a saved tensor that is dropped
+backward  hidden, unwritten      what a replay must not change; what no kernel has written
 findings                         which calls cannot be replayed
 """

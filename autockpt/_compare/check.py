@@ -1,4 +1,4 @@
-"""A check of one frame: does its replay make what its forward saved? By checksums."""
+"""Checks one frame: does its replay make what forward saved? Compares checksums."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ Numbered: TypeAlias = tuple[int, Slot]
 
 
 class Check:
-    """Replays one frame, notes errors of that, and compares what it makes where it is to.
+    """Replays one frame, notes its errors, and compares its tensors with forward's if asked to.
 
     Args:
-        findings: takes what is found out.
+        findings: where results are noted.
         segment: number of the frame's segment.
         compares: whether the replay is compared, by checksums.
 
     Attributes:
-        compares: the same.
+        findings, segment, compares: as given.
     """
 
     __slots__ = ("_attentions", "_others", "_places", "_since", "compares", "findings", "segment")
 
     def __init__(self, findings: Findings, segment: int, *, compares: bool) -> None:
         self.findings, self.segment, self.compares = findings, segment, compares
-        self._others: list[Generator] = []  # that a call may draw from, besides the devices' own
-        self._attentions: set[int] = set()  # numbers of the nodes of autograd that are one
+        self._others: list[Generator] = []  # generators that a call may draw from, besides the devices' own
+        self._attentions: set[int] = set()  # numbers of the autograd nodes of attention kernels
         self._places = Places()
-        self._since = 0  # the first node of the call that runs
+        self._since = 0  # number of the first autograd node of the running call
 
     def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
-        """See a call before its forward; arguments as for `Replayer.begins`."""
+        """Prepare for a call's forward; arguments as for `Replayer.begins`."""
         drawn, self._since = self.findings.drawn_from(self.segment), _torch_private.saving_node() + 1
         self._others = list(dict.fromkeys([PYTHON, NUMPY, *drawn])) if self.compares else drawn
         return self._others
 
     def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
-        """See what a call's forward has done."""
+        """Note which generators a call's forward drew from, and its attention nodes."""
         if self.compares:
             self._attentions |= attentions([each.grad_fn for each in results], self._since)
         drawn = self.findings.drawn_from(self.segment)
@@ -63,21 +63,21 @@ class Check:
 
     @_torch_private.never_compiled
     def saves(self, slot: Slot, tensor: Tensor) -> None:
-        """Keep what shows whether a replay makes `tensor` for `slot`."""
+        """Note what `tensor` was, to compare it with what a replay makes for `slot`."""
         with _torch_private.no_torch_functions():
             spilled, checksum = self.spilled(tensor), checksum_of_saved(tensor, self._places)
             if checksum is not None or spilled is not None:
                 slot.expected = Expected(tensor, checksum, spilled, self._places)
 
     def spilled(self, tensor: Tensor) -> SpilledTensor | CopiedNumbers | None:
-        """Keep the bytes of a tensor, where the replay is a rehearsal and they say all that it is."""
+        """Keep the bytes of a tensor. A rehearsal does so, if the bytes define the tensor; a check keeps none."""
         return None
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Replay a frame, and compare.
 
         Raises:
-            ReplayError: it makes other values than its forward did, and backward has nothing else to go on with.
+            ReplayError: the replay made other values than forward, and forward's own are not kept.
             Exception: see `Replay.run`.
         """
         replay = self.make(frame, last, backward)
@@ -93,16 +93,16 @@ class Check:
         return Replay(frame, last, backward, skips=self.segment not in self.findings.needed_whole)
 
     def need_all(self) -> None:
-        """Replay nothing of this segment without what the plan skips, from now on."""
+        """From now on, replay all of this segment, also the functions that the plan skips."""
         self.findings.needed_whole.add(self.segment)
 
     def refused(self, key: str, why: str) -> ReplayError:
-        """Return the error of a call that has no replay, and have it kept from the next forward on."""
+        """Keep a call from the next forward on, since it cannot be replayed; return the error that says so."""
         self.findings.fault(self.segment, key, why)
         return kept(key, why)
 
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
-        """Return the slots for which a replay made something else than forward saved; the others expect nothing now."""
+        """Return the slots for which a replay made other values than forward saved. The others expect nothing now."""
         wrong = _unlike(frame)
         if wrong:
             made = {number: found for number, slot in frame.alive() if (found := _remade(slot)) is not None}
@@ -111,14 +111,14 @@ class Check:
         return wrong if wrong and self._repeats(frame, last, backward, wrong) else []
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
-        """Whether another replay makes the same as the one before, or else a kernel does not repeat itself."""
+        """Whether another replay makes the same as the one before. If not, a kernel is nondeterministic."""
         made: list[tuple[Expected, Checksum | None]] = []
         for _, slot in wrong:
             expected = expected_in(slot)
             if expected is not None and slot.value is not None and not slot.value.is_cpu:
                 made.append((expected, expected.made))
                 slot.value = None
-        if not made:  # kernels of a CPU repeat themselves
+        if not made:  # CPU kernels are deterministic
             return True
         self.make(frame, last, backward).run()
         if all(all_same([(expected.made, before) for expected, before in made])):
@@ -128,7 +128,7 @@ class Check:
 
 
 def _remade(slot: Slot) -> Remade | None:
-    """Return what a replay has made for a slot whose tensor is still to be compared."""
+    """Return what a replay made for a slot that is still to be compared; None if there is nothing."""
     expected = expected_in(slot)
     if expected is None or slot.value is None:
         return None
@@ -136,13 +136,13 @@ def _remade(slot: Slot) -> Remade | None:
 
 
 def _unlike(frame: Frame) -> list[Numbered]:
-    """Return the slots for which something speaks against what a replay has made; the others expect nothing now."""
+    """Return the slots whose checksums of forward and replay differ. The others expect nothing from now on."""
     filled = [
         (number, slot, expected)
         for number, slot in frame.alive()
         if slot.value is not None and (expected := expected_in(slot)) is not None
     ]
-    # What has no checksum has nothing that speaks against it.
+    # A tensor without checksum in forward passes: None equals None.
     pairs = [(each.made if each.checksum is not None else None, each.checksum) for *_, each in filled]
     wrong = []
     for (number, slot, _), same in zip(filled, all_same(pairs), strict=True):

@@ -1,8 +1,8 @@
-"""What is compared of the replays of a plan, and what follows where they differ.
+"""Which replays of a plan are compared with their forwards, and what follows if they differ.
 
-a segment's first frame    rehearsed: what it drops is spilled too, and backward gets that where the replay differs
-later ones                 one segment a step, in turn: the replay's checksums must be those of forward
-found to differ            the segment's calls are kept from then on; who made the plan is told to make another
+a segment's first frame    a rehearsal: what it drops is spilled too, and backward gets that if the replay differs
+its later frames           a check: one segment a step, in turn; the replay's checksums must equal those of forward
+one that differs           the segment's calls are kept from then on, and another plan is made
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .rehearsal import Rehearsal, Spills
 Checking: TypeAlias = Literal["sampled", "always", "never"]
 
 LEAST_PERIOD = 16
-"""Steps in which every segment is checked once, where there are no more segments than that."""
+"""A segment is checked once in so many steps, or in as many as there are segments if those are more."""
 
 
 class ReplayChecks:
     """Replays the frames of one plan, and compares some of them with their forwards.
 
     Args:
-        n_segments: of the plan.
-        always: whether all segments are checked in every step, or else one.
-        governed: whether somebody makes another plan where this one is at fault.
-        stashes: opens stashes for rehearsals; None where nobody holds any.
+        n_segments: number of the plan's segments.
+        always: whether each step checks all segments; else it checks one at most.
+        governed: whether a governor makes another plan if a call of this one cannot be replayed.
+        stashes: opens stashes for rehearsals; None for new ones.
 
     Attributes:
         findings: what replays have shown.
-        refused: numbers of the segments that are kept, since a replay of them differed.
+        refused: numbers of the segments that are kept, since a replay failed or differed.
     """
 
     def __init__(self, n_segments: int, *, always: bool, governed: bool, stashes: HeldStashes | None = None) -> None:
@@ -44,14 +44,14 @@ class ReplayChecks:
         self._turn = 0
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Copies rehearse by themselves.
+        # A copy starts anew: its first frames are rehearsals.
         return functools.partial(ReplayChecks, self._n_segments, always=self._always, governed=self._governed), ()
 
     @classmethod
     def of(
         cls, plan: Plan, check: Checking, *, governed: bool, stashes: HeldStashes | None = None
     ) -> ReplayChecks | None:
-        """Return what a plan is checked by; None where nothing is."""
+        """Return the checks of a plan; None if it is never checked."""
         if check == "never":
             return None
         return cls(len(plan.segments), always=check == "always", governed=governed, stashes=stashes)
@@ -61,7 +61,7 @@ class ReplayChecks:
         self._turn += 1
 
     def replayer(self, segment: int) -> Check:
-        """Return what replays the next frame of a segment, and notes what that needs."""
+        """Return the replayer of a segment's next frame."""
         findings = self.findings
         if segment not in findings.rehearsed:
             return Rehearsal(findings, segment, self._spills)

@@ -1,16 +1,16 @@
-"""A checksum of a tensor's bits, by position: what a check keeps of a tensor that a frame drops.
+"""A position-dependent checksum of a tensor's bits: what a check keeps of a tensor that a frame drops.
 
     words of eight bytes    w0     w1     ...  w1020      summed by column, over an odd number of rows; each sum is
                             w1021  w1022  ...  w2041      mixed and weighted by its place, and so are the words that
                             ...                           are left: swapped values and flipped signs are seen
 
-On a device words have four bytes, and the numbers that weigh them no pattern, so that nothing has to be mixed: every
-kernel is the host's time, and takes a while to launch. There are two to five of them a tensor, and one wait for all
-tensors that are compared.
+On a device words have four bytes. The weights there are random, so mixing is not needed: it would be one more kernel,
+and each launch costs the host time. A tensor takes two to five kernels. A comparison of many tensors waits for the
+device once.
 
-Source: none; a weighted sum by column. Heuristic: tensors that differ have the same one with a chance of
-2**-64, or on a device 2**-33 where only signs differ, unless they differ by design. O(bytes), 12 to 30 GB/s on a CPU,
-and 6 microseconds a tensor.
+Source: none; a weighted sum by column. Heuristic: two different tensors have the same checksum with probability 2**-64,
+or 2**-33 on a device if only signs differ; tensors that were made to collide are not found. O(bytes): 12 to 30 GB/s on
+a CPU, and 6 microseconds a tensor.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .._device.present import current_stream
 from .._torch_private import here
 
 COLUMNS = 1021
-"""A prime: rows of a tensor have round lengths, and so do not fall on the same columns. Their sums fit into a cache."""
+"""A prime: rows of a tensor have round lengths, so they do not line up with the columns. The sums fit into a cache."""
 
 _PLACES = 64
-"""Checksums that lie in one block of an allocator of devices."""
+"""How many checksums share one block of a device's allocator."""
 
 _ITEMS = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64, 16: numpy.complex128}
 
@@ -40,15 +40,15 @@ Checksum: TypeAlias = "tuple[object, ...] | Tensor"
 
 
 class Places:
-    """Where checksums lie on a device: one by itself would take 512 bytes, and steps over time save thousands."""
+    """Memory for checksums on a device, many to a block: a block of its own would take 512 bytes for each."""
 
     __slots__ = ("_free",)
 
     def __init__(self) -> None:
-        self._free: dict[object, list[Tensor]] = {}  # by device and stream, in which they are written
+        self._free: dict[object, list[Tensor]] = {}  # by device, and the stream that writes them
 
     def take(self, device: torch.device) -> Tensor:
-        """Return a place for one; who holds it holds its neighbours' memory too."""
+        """Return the place of one checksum. While it is held, its whole block stays allocated."""
         free = self._free.setdefault((device, current_stream()), [])
         if not free:
             free += torch.empty(_PLACES, dtype=torch.int64, device=device).unbind()
@@ -56,9 +56,9 @@ class Places:
 
 
 def checksum_of_saved(tensor: Tensor, places: Places | None = None) -> Checksum | None:
-    """Return the checksum of a tensor that was saved; None where its bytes do not say all that it is.
+    """Return the checksum of a saved tensor; None if its bytes do not define it.
 
-    The workspace of a recurrent layer's kernel (bytes, in one dimension) may be written in part only, and has none.
+    A recurrent layer's workspace (uint8, one dimension) has none either: its kernel may leave part of it unwritten.
     """
     tensor = here(tensor)
     is_workspace = tensor.dtype is torch.uint8 and tensor.dim() == 1
@@ -72,7 +72,7 @@ def checksum_of_saved(tensor: Tensor, places: Places | None = None) -> Checksum 
 def checksum_of(tensor: Tensor) -> Checksum:
     """Return the checksum of a tensor that has bytes.
 
-    On a CPU this takes nothing from torch's allocator, and no mode sees it. On a device the checksum stays there.
+    On a CPU this allocates nothing from torch, and no torch mode sees it. On a device the checksum stays there.
     """
     tensor = tensor.detach()
     if not tensor.is_cpu:
@@ -88,7 +88,7 @@ def checksum_of(tensor: Tensor) -> Checksum:
 
 
 def on_device(tensor: Tensor, place: Tensor | None = None) -> Tensor:
-    """Return the checksum of a tensor that has no graph, as a tensor beside it, or in a place there."""
+    """Return the checksum of a tensor without graph, as a tensor on its device: in `place`, or a new one."""
     words, left = _words(tensor)
     rows = _rows(len(words))
     parts = [words]
@@ -103,7 +103,7 @@ def on_device(tensor: Tensor, place: Tensor | None = None) -> Tensor:
 
 
 def _words(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the bytes of a tensor as words of four, and those that are left; None where there are none."""
+    """Return the bytes of a tensor as words of four bytes, and the bytes left over; None if none are."""
     if tensor.is_contiguous() and not (tensor.nbytes | int(tensor.storage_offset()) * tensor.itemsize) % 4:
         return tensor.resolve_conj().view(-1).view(torch.int32), None
     octets = flat(tensor if is_dense(tensor) else tensor.resolve_conj().contiguous())
@@ -115,12 +115,12 @@ def _words(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def same(one: Checksum | None, other: Checksum | None) -> bool:
-    """Whether two checksums are the same; on a device this waits for it."""
+    """Whether two checksums are the same. For checksums on a device this waits for the device."""
     return all_same([(one, other)])[0]
 
 
 def all_same(pairs: Sequence[tuple[Checksum | None, Checksum | None]]) -> list[bool]:
-    """Whether the two checksums are the same, for each pair; each device is waited for once."""
+    """Return for each pair whether its two checksums are the same. Waits once for each device."""
     found = [one is other or (type(one) is tuple and one == other) for one, other in pairs]
     devices: dict[torch.device, list[tuple[int, Tensor, Tensor]]] = {}
     for number, (one, other) in enumerate(pairs):
@@ -146,24 +146,24 @@ def _sums(words: Any, weights: Any) -> list[Any]:
 
 
 def _rows(words: int) -> int:
-    """Return how many rows are summed, of so many words; a sign flipped in all would cancel in an even number."""
+    """Return how many rows are summed: an odd number, since a flip of all signs would cancel in an even one."""
     rows = words // COLUMNS
     return rows - (rows > 0 and rows % 2 == 0)
 
 
 def _mixed(words: Any) -> Any:
-    """Spread the high bits of words, each onto another word: else two signs that are flipped in them would cancel."""
+    """Mix the high bits of each word into its lower ones: else two flipped signs would cancel in a sum."""
     return words ^ ((words >> 29) & (2**35 - 1))
 
 
 @functools.cache
 def _weights() -> Any:
-    """Odd numbers, as many as words can be left."""
+    """Odd numbers, one for each column or word left over."""
     return numpy.arange(1, 4 * COLUMNS, 2, dtype=numpy.int64) * 0x1E3779B97F4A7C15
 
 
 @functools.cache
 def _weights_on(device: torch.device) -> Tensor:
-    """Odd numbers without a pattern, as many as columns and the words and bytes that can be left."""
+    """Random odd numbers, one for each column, word left over and byte left over."""
     numbers = numpy.random.default_rng(0).integers(-(2**63), 2**63 - 1, 3 * COLUMNS + 3)
     return torch.from_numpy(numbers | 1).to(device)

@@ -1,4 +1,4 @@
-"""What a forward saved, kept until a replay has made the same: a checksum of it, and in a rehearsal its bytes."""
+"""What forward saved in a slot, kept for the comparison with a replay: a checksum, and in a rehearsal its bytes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its r
 
 
 def kept(key: str, why: str) -> ReplayError:
-    """Return the error of a call that is kept from the next forward on."""
+    """Return the error that says that a call is kept from the next forward on."""
     return ReplayError(
         f"{key} {why}. The gradients of this step would be wrong, so skip the optimizer's step. The call is kept from "
-        f"the next forward on; from the first on with keep={key.rpartition('#')[0]!r}."
+        f"the next forward on; keep={key.rpartition('#')[0]!r} keeps it from the first."
     )
 
 
 class CopiedNumbers:
-    """A copy of a few numbers of the host: on a device, attention saves the state of its generator there."""
+    """A copy of a small CPU tensor, such as the generator state that attention on a device saves on the CPU."""
 
     __slots__ = ("_copy",)
 
@@ -41,12 +41,12 @@ class Expected:
     """What a forward saved, for the comparison with what its replay makes.
 
     Attributes:
-        checksum: its checksum; None where there is none.
-        made: the checksum of what the replay made. Taken as it is saved, like the other: running statistics may be
-            written after that.
-        spilled: its bytes, where the replay is a rehearsal.
-        stands: key of the call that saved it, where backward is to have these bytes; else empty.
-        node: number of the node that saved it.
+        checksum: its checksum; None if it has none.
+        made: the checksum of what the replay made. Like the other it is taken at the save: running statistics may be
+            written later.
+        spilled: its bytes, if the replay is a rehearsal.
+        stands: key of the call that saved it, if backward is to read these bytes; else empty.
+        node: number of the autograd node that saved it.
         requires_grad: whether a gradient flows through it.
     """
 
@@ -64,7 +64,7 @@ class Expected:
         self._version = _torch_private.version(tensor)
 
     def take(self, made: Tensor) -> None:
-        """Take what the replay made."""
+        """Take the checksum of what the replay made."""
         with _torch_private.no_torch_functions():
             self.made = checksum_of_saved(made, self._places)
 
@@ -72,7 +72,7 @@ class Expected:
         """Return what was saved.
 
         Raises:
-            ReplayError: it was written after it had been saved, so that its bytes are not what backward reads.
+            ReplayError: the tensor was written after the save, so the spilled bytes are not what backward should read.
         """
         assert self.spilled is not None
         if _torch_private.reads_late_writes():
@@ -84,5 +84,5 @@ class Expected:
 
 
 def expected_in(slot: Slot) -> Expected | None:
-    """Return what forward saved in a slot, where a replay of it is still to be compared with that."""
+    """Return what forward saved in a slot; None if it is not (or no longer) to be compared with a replay."""
     return slot.expected if isinstance(slot.expected, Expected) else None

@@ -1,11 +1,11 @@
-"""What calls may read and change that no replay puts back: the inside of attributes, closures, globals.
+"""State that calls may read and change and that frames do not restore: the inside of attributes, closures and globals.
 
-Of tensors their bits count, not their versions alone: kernels of other libraries write through pointers, and nothing
-counts that.
+Tensors are compared by bits, not by version alone: kernels of other libraries write through pointers, which changes no
+version.
 
-    before and after a forward    parameters, arguments, what is large    by checksums: what it writes cannot be put
-                                                                          back, so no replay writes it again
-    before and after a replay     what is small                           by copies: what it writes is put back
+    before and after a forward    parameters, arguments, large tensors    checksums: a write cannot be put back, so the
+                                                                          call is not replayed
+    before and after a replay     small tensors                           copies: a write is put back
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from .._frames.frame import MemberCall
 from .checksum import Checksum, checksum_of, same
 
 MOST_SUMMED_BYTES = 2**28
-"""Of what attributes, closures and globals have, the smallest tensors up to so many bytes in all are looked into."""
+"""Tensors in attributes, closures and globals are checked from the smallest on, up to so many bytes in all."""
 
 MOST_COPIED_BYTES = 2**26
-"""The same, of what is small."""
+"""The first of them, up to so many bytes in all, are small: they are copied. The others get checksums."""
 
 Named: TypeAlias = tuple[str, torch.Tensor]
 
 
 class Hidden:
-    """What some calls can reach, as it is now.
+    """A snapshot of the objects that some calls can reach.
 
-    Attributes of their modules are no part of it, but what is inside those is: a replay has them as forward found them.
+    It has what is inside the attributes of their modules, but not which object each attribute refers to: a replay
+    restores those by itself.
 
     Args:
         calls: the calls.
 
     Attributes:
-        generators: torch's, among it.
+        generators: the torch generators among those objects.
     """
 
     def __init__(self, calls: Iterable[MemberCall]) -> None:
@@ -68,22 +69,22 @@ class Hidden:
         self._modules = modules
 
     def small(self) -> list[Named]:
-        """Return tensors that can be copied: no parameters, nor buffers of which a replay has copies anyway."""
+        """Return the tensors that are small enough to copy. Parameters, and buffers that replays copy, are left out."""
         return [named for named, total_bytes in self._by_size() if total_bytes <= MOST_COPIED_BYTES]
 
     def large(self) -> list[Named]:
-        """Return the smallest of the others."""
+        """Return the tensors that are too large to copy and get checksums."""
         found = self._by_size()
         return [named for named, total_bytes in found if MOST_COPIED_BYTES < total_bytes <= MOST_SUMMED_BYTES]
 
     def _by_size(self) -> list[tuple[Named, int]]:
-        """Tensors that attributes, closures and globals have, from small to large, each with the bytes up to it."""
+        """Return the tensors in attributes, closures and globals by size, each with the total bytes up to it."""
         dense = [named for named in self._contents.tensors if id(named[1]) not in self._copied and has_bytes(named[1])]
         dense.sort(key=lambda named: named[1].nbytes)
         return [*zip(dense, accumulate(each.nbytes for _, each in dense), strict=True)]
 
     def weights(self) -> list[Named]:
-        """Return parameters, and buffers of which a replay has no copies."""
+        """Return the parameters, and the buffers that a replay does not copy."""
         return [
             (f"{name}.{key}", each)
             for name, module in self._modules.items()
@@ -92,23 +93,23 @@ class Hidden:
         ]
 
     def changed(self) -> list[str]:
-        """Name what is not as it was."""
+        """Return the names of what has changed since the snapshot."""
         return [*self._contents.changed(), *self.written()]
 
     def lost(self) -> list[str]:
-        """Name what is not as it was and cannot be put back."""
+        """Return the names of what has changed since the snapshot and cannot be put back."""
         return [*self._contents.lost(), *self.written()]
 
     def put_back(self) -> None:
-        """Have it as it was, but for what is lost."""
+        """Restore the snapshot, except for what is lost."""
         self._contents.restore()
 
     def put_hooks_back(self) -> None:
-        """Have what hooks keep as it was: they fire again in a replay, and that one has been for nothing."""
+        """Restore what the modules' forward hooks keep: they ran again in a replay whose results are not used."""
         self._hooks.restore()
 
     def written(self) -> list[str]:
-        """Name tensors with another version."""
+        """Return the names of the tensors whose version has changed since the snapshot."""
         versions = _torch_private.versions(self._tensors)
         found = zip(self._contents.tensors, self._versions, versions, strict=True)
         return [name for (name, _), before, now in found if before != now]
@@ -119,8 +120,8 @@ class Sums:
 
     Args:
         named: the tensors, with names.
-        given: tensors that a call was given: what is counted as a change of one is none here. They are not held, since
-            their graph may lead back to the frame.
+        given: tensors that a call was given. Only writes that change no version count for them: frames check versions.
+            They are held weakly, since their graph may lead back to the frame.
     """
 
     def __init__(self, named: Iterable[Named], given: Iterable[torch.Tensor]) -> None:
@@ -130,16 +131,16 @@ class Sums:
         self._given = [(weakref.ref(each), _torch_private.version(each), checksum_of(each)) for each in others.values()]
 
     def changed(self) -> list[str]:
-        """Name those whose bits are not what they were."""
+        """Return the names of those whose bits have changed."""
         held = [name for name, each, before in self._held if _differ(each, before)]
         alive = [(each, version, before) for known, version, before in self._given if (each := known()) is not None]
         same_version = [(each, before) for each, version, before in alive if _torch_private.version(each) == version]
         given = [each for each, before in same_version if _differ(each, before)]
-        return [*held, *(f"an argument of {tuple(each.shape)}, and no version of it says so" for each in given)]
+        return [*held, *(f"an argument of shape {tuple(each.shape)} without a new version" for each in given)]
 
 
 class SmallCopies:
-    """Bytes of tensors as they are now, on the host.
+    """Copies of tensors' present bytes, on the host.
 
     Args:
         named: the tensors, with names.
@@ -149,7 +150,7 @@ class SmallCopies:
         self._held = [(name, each, bytes_now(each)) for name, each in named]
 
     def put_back(self) -> list[str]:
-        """Have every tensor hold what it held, counting no version; name those that did not."""
+        """Restore the bytes of every tensor without a new version. Return the names of those that had changed."""
         found = [(name, each, before) for name, each, before in self._held if bytes_now(each) != before]
         for _, each, before in found:
             put_bytes(each, before)
@@ -157,7 +158,7 @@ class SmallCopies:
 
 
 def has_bytes(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has bytes that say all that it is."""
+    """Whether a tensor has bytes, and they define it."""
     return bool(told_by_bytes(tensor) and not tensor.is_meta and tensor.numel() and tensor.untyped_storage().nbytes())
 
 

@@ -1,9 +1,9 @@
-"""A rehearsal: the first replay of a segment, with what forward saved at hand where it goes wrong.
+"""A rehearsal: the first replay of a segment, with forward's own saved tensors as a fallback if it goes wrong.
 
                 rehearsal                                       check
-saved           checksum, and the bytes where there is room     checksum
+saved           checksum, and the bytes if there is room        checksum
 equal           go on                                           go on
-differs         backward has those bytes, the call is kept      ReplayError, the call is kept
+differs         backward reads those bytes, the call is kept    ReplayError, the call is kept
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ CHANGES = "changes {}, which a replay would do again"
 FAILS = "fails in its replay ({}: {}{})"
 
 _FEW = 16
-"""Numbers that are copied on the host; more are spilled."""
+"""CPU tensors of so few elements are copied; larger ones are spilled."""
 
 
 class Spills:
-    """Where rehearsals put the tensors that forward drops.
+    """Opens the spills in which rehearsals put the saved tensors that frames drop.
 
     Args:
         stashes: opens stashes.
@@ -50,7 +50,7 @@ class Spills:
         self._told_no_room = False
 
     def of(self, device: torch.device) -> Spill:
-        """Return the one for tensors of a device: it is open as long as some frame has it.
+        """Return the spill for a device's tensors. It is shared, and closes with the last frame that uses it.
 
         Raises:
             NoRoom: there is no room.
@@ -63,34 +63,33 @@ class Spills:
         return spill
 
     def no_room(self, error: NoRoom) -> None:
-        """Note that what a frame drops fits nowhere: where its replay goes wrong, there is an error."""
+        """Warn, once, that a dropped tensor has no room: if that replay goes wrong, it is an error."""
         if not self._told_no_room:
             self._told_no_room = True
             _log.warning("a rehearsal has only checksums to go by: %s", error)
 
 
 class Rehearsal(Check):
-    """Replays a segment's first frame: what that drops is spilled too, and backward goes on with it where this fails.
+    """Replays a segment's first frame. What that drops is spilled too, and backward reads it if the replay goes wrong.
 
-    It leaves no trace: what the replay has changed of Python objects and small tensors is put back, and the call is
-    kept. Where forward has changed what cannot be put back, such as an iterator, a weight, or an argument through a
-    pointer, no replay runs.
+    A replay that changes Python objects or small tensors leaves no trace: they are put back, and the call is kept. If
+    forward changed what cannot be put back (an iterator, a weight, an argument through a pointer), no replay runs.
 
     Args:
-        findings: takes what is found out.
+        findings: where results are noted.
         segment: number of the frame's segment.
-        spills: where the tensors wait.
+        spills: where the dropped tensors wait.
     """
 
     __slots__ = ("_held", "_hidden", "_spills", "_sums", "_why")
 
     def __init__(self, findings: Findings, segment: int, spills: Spills) -> None:
         super().__init__(findings, segment, compares=True)
-        self._hidden: Hidden | None = None  # of the call that is running
+        self._hidden: Hidden | None = None  # snapshot for the running call
         self._sums: Sums | None = None
         self._spills = spills
         self._held: dict[str, Spill] = {}  # by type of device
-        self._why: dict[str, str] = {}  # calls that are to be kept
+        self._why: dict[str, str] = {}  # calls to keep, with reasons
 
     @_torch_private.never_compiled
     def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
@@ -140,7 +139,7 @@ class Rehearsal(Check):
             self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
         try:
             wrong = self.wrong(frame, last, backward)
-        finally:  # on a device it replays once more
+        finally:  # on a device `wrong` may have replayed once more
             copies.put_back()
             hidden.put_back()
         if wrong:
@@ -152,7 +151,7 @@ class Rehearsal(Check):
         self._settle(frame)
 
     def _try(self, frame: Frame, replay: Replay, again: Callable[[], None]) -> None:
-        """Run a replay, unless it is known that the call has none; what goes wrong is a reason to keep the call."""
+        """Run a replay, unless a call cannot be replayed and none is needed. An error is a reason to keep the call."""
         try:
             if not self._why or _needs(frame):
                 replay.run(again)
@@ -164,7 +163,7 @@ class Rehearsal(Check):
             self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error, replay.hint()))
 
     def _settle(self, frame: Frame) -> None:
-        """Have backward go on with what forward saved, where that is at hand, and note the calls that are kept."""
+        """Let backward read what forward saved, as far as it was spilled; note the calls that are kept."""
         for key, reason in self._why.items():
             self.findings.fault(self.segment, key, reason)
         for number, slot in frame.alive():

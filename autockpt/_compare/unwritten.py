@@ -1,12 +1,12 @@
-"""Saved tensors that no kernel has written, or not whole: what is in them is whatever was in memory before.
+"""Saved tensors that no kernel has written, or only in part: the rest is whatever was in memory before.
 
-    flash attention              rng_state, unused      written only where something is dropped
-    memory-efficient attention   seed, offset           the same, and they lie on the CPU
+    flash attention              rng_state, unused      written only with dropout
+    memory-efficient attention   seed, offset           the same, and they are on the CPU
                                  log-sum-exp            rows up to a multiple of 32, of which the last are padding
-    the flash-attn package       rng_state              two integers, written only where something is dropped
+    the flash-attn package       rng_state              two integers, written only with dropout
 
-Two replays that make the same bits there do so by chance. So no comparison goes by them: of an attention it goes by
-what looks like its queries, which is the queries, keys, values and the result.
+Two replays make equal bits there only by chance, so these tensors are not compared. Of an attention node's saved
+tensors only those are compared that have the dtype and dimensions of its queries: queries, keys, values and the result.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ATTENTION = (
     "EfficientAttentionBackward",
     "CudnnAttentionBackward",
 )
-"""Beginnings of the names of autograd's nodes whose kernels do so: those of devices, and not that of the CPU."""
+"""How the names of the autograd nodes begin whose kernels do so: those on devices, not the CPU's."""
 
 STATE_ELEMENTS = 2
-"""A generator's seed and offset. What indexes by as few integers shows in what it has selected."""
+"""A generator's seed and offset. If so few integers are an index instead, what they select is still compared."""
 
 INTEGERS = (torch.int64, torch.uint64)
 
@@ -39,7 +39,7 @@ class Remade(NamedTuple):
 
     Attributes:
         value: the tensor.
-        node: number of the node of autograd that saved it in forward.
+        node: number of the autograd node that saved it in forward.
         requires_grad: whether a gradient flows through it.
     """
 
@@ -49,7 +49,7 @@ class Remade(NamedTuple):
 
 
 def attentions(nodes: Iterable[Any], since: int) -> set[int]:
-    """Return the numbers of attention's nodes among some nodes and those behind them, as far as made `since` a number.
+    """Return the numbers of the attention nodes in a graph, from some nodes on, back to nodes numbered `since`.
 
     O(nodes), a microsecond each.
     """
@@ -66,12 +66,12 @@ def attentions(nodes: Iterable[Any], since: int) -> set[int]:
 
 
 def is_unwritten(made: Remade, others: Iterable[Remade], nodes: Collection[int]) -> bool:
-    """Return whether no comparison goes by a saved tensor.
+    """Return whether a saved tensor is not to be compared, since no kernel need have written it.
 
     Args:
         made: what a replay made for it.
-        others: what the same replay made, this one among it.
-        nodes: numbers of attention's nodes.
+        others: all that the same replay made, including `made`.
+        nodes: numbers of the attention nodes.
     """
     value = made.value
     if value.dtype in INTEGERS and value.numel() <= STATE_ELEMENTS and not value.is_cpu:

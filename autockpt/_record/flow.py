@@ -1,7 +1,7 @@
-"""What calls, functions and operators of a step read, make and change, by its storages.
+"""Which storages the calls, functions and operators of a step read, make and change.
 
-Storages are those of the lifetimes: tensors of the step from 0 on, older ones negative. A tensor is *inside* a call
-that began before it was allocated, and comes from outside to all others.
+Storages are numbered as in `Lifetimes`: those of the step from 0 on, older ones negative. A tensor is *inside* a call
+that began before the tensor was allocated. For every other call it comes from outside.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .._watch.routing import MOVES_STATISTICS
 from .lifetimes import Lifetimes, Placed
 
 CASTS = "aten._to_copy."
-"""How the name begins of the operator that casts."""
+"""How the name of the operator that casts begins."""
 
 
 LIFTS = "aten.lift_fresh."
-"""How the name begins of the operator that is given what ``torch.tensor`` has just made."""
+"""How the name of the operator begins through which ``torch.tensor`` passes its new tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From one marker to another: a call, a function, or an operator."""
+    """A call, a function or an operator, from its first marker to its last."""
 
     first: Placed
     last: Placed
@@ -41,12 +41,13 @@ class Flow:
         found: its lifetimes.
 
     Attributes:
-        calls: when each call ran, with what came in and went out.
-        functions: the same of functions.
-        ops: the same of operators.
-        parameters: storages of parameters, those that are gathered for a while too.
+        calls: the span of each call. Its markers have the storages of the arguments and of the outputs.
+        functions: the same for functions.
+        ops: the same for operators.
+        parameters: storages of parameters, and of those that are gathered for a while.
         buffers: storages of buffers.
-        constants: storages that the model's own objects have, and that no operator of the step changes.
+        casts: storages of autocast's cached casts of parameters.
+        constants: storages that the model's own objects refer to, and that no operator of the step changes.
     """
 
     def __init__(self, run: SeenStep, found: Lifetimes) -> None:
@@ -59,7 +60,7 @@ class Flow:
         self.parameters = {number for number, key in names.items() if key in run.parameters}
         self.parameters.update(each for mark in found.of_kind("gathered") for each in mark.storages)
         self._names = {number: run.buffer_names[names[number]] for number in self.buffers}
-        # Numbers become tensors below all that Python sees: `x.fill_(0.5)`.
+        # `x.fill_(0.5)` makes a tensor of its number: an operator reads it, but it is not visible in Python.
         seen = found.of_kind("enter", "exit", "begin", "end", "pack")
         self._visible = {storage for each in seen for storage in each.storages}
         self._visible.update(made for op in range(len(self.ops)) for made in self.makes(op))
@@ -72,7 +73,7 @@ class Flow:
         return storage in self.parameters or storage in self.buffers
 
     def is_activation(self, storage: int) -> bool:
-        """Whether a storage was born in the step, and is no parameter that was gathered in it."""
+        """Whether a storage was allocated in the step, and is not a gathered parameter."""
         return storage >= 0 and storage not in self.parameters
 
     def born(self, storage: int) -> int:
@@ -85,14 +86,14 @@ class Flow:
         return range(low, high)
 
     def reads(self, op: int) -> list[int]:
-        """Tensors of the step that an operator reads; casts that autocast had made for others left out."""
+        """Tensors of the step that an operator reads, without cached casts that autocast made before its function."""
         span, function = self.ops[op], self.run.ops[op].function
         since = self.functions[function].first.tick if function >= 0 else span.first.tick
         read = (each for each in span.first.storages if each in self._visible and self.is_activation(each))
         return [each for each in read if each not in self.casts or self._birth[each] > since]
 
     def makes(self, op: int) -> list[int]:
-        """Tensors that an operator makes and returns."""
+        """Tensors that an operator allocates and returns."""
         span = self.ops[op]
         return [each for each in span.last.storages if self.born(each) > span.first.tick]
 
@@ -101,7 +102,7 @@ class Flow:
         return [self.ops[op].first.storages[position] for position in self.run.ops[op].written]
 
     def is_view(self, op: int) -> bool:
-        """Whether an operator only looks at what it is given in another way."""
+        """Whether an operator returns only views of what it is given, and changes nothing."""
         seen, span = self.run.ops[op], self.ops[op]
         return seen.returns and not seen.written and set(span.last.storages) <= set(span.first.storages)
 
@@ -120,12 +121,12 @@ class Flow:
         return any(first < len(own) and own[first] < ops.stop for own, first in found)
 
     def buffer_names(self, storages: Iterable[int], module: str) -> list[str]:
-        """Qualified names, inside a module, of buffers."""
+        """Qualified names of the buffers with these storages, as far as they are inside a module."""
         prefix = f"{module}." if module else ""
         return sorted({name for each in storages for name in self._names.get(each, ()) if name.startswith(prefix)})
 
     def captured(self) -> set[int]:
-        """The calls that read a tensor from elsewhere than their arguments, and no constant."""
+        """The calls that read a tensor from outside that is not an argument, a parameter, a buffer or a constant."""
         found: set[int] = set()
         arguments = [set(span.first.storages) for span in self.calls]
         for seen, span in zip(self.run.ops, self.ops, strict=True):
@@ -140,14 +141,14 @@ class Flow:
         return found
 
     def _born_before(self, storage: int, tick: int) -> int:
-        """Tick at which a storage was allocated, or as far as operators tell, where the tape is not its device's."""
+        """Tick at which a storage was allocated; if it is on a device without tape, when an operator last made it."""
         made = self._made_elsewhere.get(storage, [])
         newest = bisect_right(made, tick)
         return made[newest - 1] if newest else self.born(storage)
 
     @cached_property
     def _made_elsewhere(self) -> dict[int, list[int]]:
-        """When operators made storages that the tape did not see: numbers on the host, in the step of a device."""
+        """When operators made storages that the tape did not see, such as CPU tensors in a step on a GPU."""
         found: dict[int, list[int]] = defaultdict(list)
         for seen, span in zip(self.run.ops, self.ops, strict=True):
             given = set() if seen.name.startswith(LIFTS) else set(span.first.storages)
@@ -165,11 +166,11 @@ class Flow:
         return found
 
     def aliases(self, span: Span) -> bool:
-        """Whether what goes out of a span shares storage with what came in."""
+        """Whether a span's outputs share storage with its inputs."""
         return not set(span.last.storages).isdisjoint(span.first.storages)
 
     def mutates(self, function: int) -> bool:
-        """Whether a function changes what is older than itself, but for a buffer that nothing else is given."""
+        """Whether a function changes a storage older than itself, except for a buffer that only it is given."""
         span = self.functions[function]
         for op in self.ops_of[function]:
             for storage in self.changed(op):
@@ -180,7 +181,7 @@ class Flow:
         return False
 
     def draws_fakes(self, function: int) -> bool:
-        """Whether a function draws random numbers where no generator tells."""
+        """Whether a function draws random numbers as fake tensors, so that no generator advances."""
         return any(self.run.ops[op].draws for op in self.ops_of[function])
 
     def looks_at_shapes(self, function: int) -> bool:
@@ -199,7 +200,7 @@ class Flow:
         return found
 
     def signatures(self) -> list[str]:
-        """For each call, what is equal for calls that run the same operators on the same shapes."""
+        """Return a signature for each call; calls that run the same operators on the same shapes have the same one."""
         inside: list[list[tuple[int, str]]] = [[] for _ in self.calls]
         for seen, span in zip(self.run.ops, self.ops, strict=True):
             if seen.call >= 0:
@@ -216,7 +217,7 @@ class Flow:
         return found
 
     def _cached_casts(self) -> frozenset[int]:
-        """What autocast casts from parameters, and hands out again to others that want it: as good as the parameter."""
+        """Storages of casts of parameters that autocast caches and hands out again. They count as the parameter."""
         found: set[int] = set()
         for op, seen in enumerate(self.run.ops):
             if not seen.name.startswith(CASTS) or seen.function < 0:

@@ -1,9 +1,9 @@
-"""The user's own step, recorded while it trains: nothing runs twice, and nothing that it computes is touched.
+"""Records the user's own training step as it runs: nothing runs twice, and its results stay the same.
 
     forward, watched · the user's loss · backward · optimizer · ... · the next forward
     ├── tape ───────────────────────────────────────────────────┤
 
-What forward saves waits elsewhere (`SpilledStep`), so that the step holds no more than the deepest plan does.
+Saved tensors wait elsewhere (`SpilledStep`), so that the step holds no more than the deepest plan does.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from .timing import recorded_seconds
 
 
 class RecordedStep(SpilledStep):
-    """A step of the user's that is recorded, from its first forward until it is closed or dropped.
+    """One recorded step of the user's, from its first forward until it is closed or dropped.
 
     Args:
-        model: that trains, or several.
-        device: where.
-        arguments: of its first forward.
-        stash: where what it saves waits; None for one of its own.
-        is_first: whether it is the first of its loop.
+        model: the model that trains, or several as one.
+        device: the device that it trains on.
+        arguments: arguments of the step's first forward.
+        stash: where saved tensors wait; None for a stash of its own.
+        is_first: whether this is the first step of its loop.
 
     Raises:
         ProfilingError: a profiler runs already, in this thread or another.
@@ -63,30 +63,30 @@ class RecordedStep(SpilledStep):
     ) -> None:
         super().__init__(model, device, arguments, stash)
         self._is_first = is_first
-        gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
+        gc.collect()  # garbage from before the step must not be freed inside it; an abandoned tape ends now
         self._on = device_of(device)
         self._static = static_bytes(model, self._on, tensors(arguments))
         self._buckets, self._arriving_bytes = Buckets(model), sum(each.nbytes for each in arriving_gradients(model))
         self._tape, self._clock = self._on.tape(), self._on.clock()
-        self._over: object = None  # when the last backward began, or was over
-        self._running = False  # whether it has not ended
-        self._states: dict[int, tuple[int, ...]] = {}  # of an optimizer, by the marker where it or a backward ended
+        self._over: object = None  # a stamp: when the last backward began, later when it ended
+        self._running = False  # whether a backward is running
+        self._states: dict[int, tuple[int, ...]] = {}  # optimizer state, by marker where a step or backward ended
         self._reached: set[int] = set()
-        self._given: dict[int, dict[int, int]] = {}  # by marker, bytes of what a further forward is given
-        self._gone: dict[int, int] = {}
-        self._on.forget_workspaces()  # waits for autograd's threads too: nobody may look around while they end tensors
+        self._given: dict[int, dict[int, int]] = {}  # by marker of a later forward: bytes of its arguments, by storage
+        self._gone: dict[int, int] = {}  # by marker: which storage from before the step was freed there
+        self._on.forget_workspaces()  # it also waits for autograd's threads, which may be freeing tensors
         self._look_around(private.parts((*tensors(arguments), *parameters_at_rest(model), *model.buffers())))
         _start(self._tape)
         for each in gathered_parameters(model):
-            if each.untyped_storage().nbytes():  # as the root's are before its forward: they go within the step
+            if each.untyped_storage().nbytes():  # the root's are gathered before its forward, and freed in the step
                 private.move(each)
-        # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
+        # Ends the tape if the model is dropped or the process ends: it would crash with a profiler still running.
         self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
 
     def _look_around(self, counted: list[torch.Tensor]) -> None:
-        """Note what stands before the step beside what is `counted`, and watch it: no tape sees it go.
+        """Note what is allocated before the step besides the `counted` tensors, and make the observer.
 
-        The observer is told of it as well. Nothing of it is kept alive.
+        No tape sees these storages freed, so weak references watch them. Nothing is kept alive.
         """
         model = self.model
         around = Contents({name or "the model": module for name, module in model.named_modules()})
@@ -95,12 +95,12 @@ class RecordedStep(SpilledStep):
         inside = [each for each in inside if private.storage_key(each) not in own]
         self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside)
         gradients, others = _gradients(model), [each for each in inside if each.device == self.device]
-        brought = arriving(model)  # goes within the step, and another has come as the next one begins
+        brought = arriving(model)  # freed within the step; another one has come when the next step begins
         held = [*(each for each in gradients if private.storage_key(each) not in own), *others, *brought]
         stands = beside(model, (*counted, *held), self.device.type)
         others = [each for each in (stands or {}).values() if each.device == self.device]
         self._uncounted = {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in others}
-        untold = stands is None or self._on.level() is not None  # else its statistics tell, and it counts
+        untold = stands is None or self._on.level() is not None  # unknown, or in the device's own statistics
         self._uncounted_bytes = None if untold else sum(self._uncounted.values())
         storages = {self._tape.key(each): each.untyped_storage() for each in held}
         self._own = {*self._observer.keys(counted), *storages}
@@ -128,7 +128,7 @@ class RecordedStep(SpilledStep):
         self._as_backward_ends(self._backward_over, late=bool(units(self.model)))
 
     def backward_reads(self) -> None:
-        if not self._running:  # that of a penalty on gradients, or of a loss on what hooks have seen
+        if not self._running:  # no output's hook saw it begin: of a gradient penalty, or a loss on what hooks kept
             self.backward_begins()
 
     def _backward_over(self) -> None:
@@ -139,7 +139,7 @@ class RecordedStep(SpilledStep):
         self._ends_here([each for each in state_tensors(optimizer) if each.device.type == self.device.type])
 
     def _ends_here(self, state: Iterable[torch.Tensor]) -> None:
-        """Note that the step is over, if neither a backward nor the step of an optimizer comes after this."""
+        """Mark a possible end of the step: it is the end if no backward or optimizer step comes later."""
         number = self._observer.mark("backward_end", 0, self._over, self._observer.keys(_gradients(self.model)))
         self._states[number] = self._observer.keys(state)
         own = parameters_at_rest(self.model)
@@ -147,25 +147,26 @@ class RecordedStep(SpilledStep):
 
     def drop(self) -> None:
         super().drop()
-        self._watched.clear()  # somebody may hold this step still: its markers would pass for those of the next one
+        self._watched.clear()  # if this step is still held, its markers would be taken for those of the next one
         self._end()
 
     def close(self, arguments: object, *, cut: bool = False) -> Recorded:
-        """End the recording as something else begins.
+        """End the recording, because something else begins.
 
         Args:
-            arguments: of what begins: they are no part of the step.
-            cut: whether that is no forward of the next step, so that not all is seen that the loop makes before it.
+            arguments: the arguments of what begins. They are not part of the step.
+            cut: whether something else than the next step's forward begins. Then part of what the loop allocates before
+                that forward is not seen.
 
         Raises:
-            ProfilingError: the tape is torn, or no backward came, or none to its end.
+            ProfilingError: the tape is incomplete, no backward came, or a backward did not end.
         """
         others = self._observer.keys((*tensors(arguments), *_gradients(self.model), *gathered_now(self.model)))
         try:
             if self._over is None:
                 raise ProfilingError("no backward came before the next forward began")
             if self._running:
-                raise ProfilingError("a backward was broken off")
+                raise ProfilingError("a backward did not run to its end")
             self._observer.end(stamp=self._over, keys=others)
             self._end.detach()
             self._tape.__exit__(None, None, None)
@@ -174,12 +175,12 @@ class RecordedStep(SpilledStep):
         run = self._observer.run
         run.threads = self.device.type == "cpu" and private.process_group()
         made = made_since(self._tape.events(), self._last(), frozenset(others))
-        buckets = self._buckets.among(reversed([*enumerate(made)]))  # made last, just before the forward inside
+        buckets = self._buckets.among(reversed([*enumerate(made)]))  # reversed: DDP makes them last, before the forward
         made = [size for number, size in enumerate(made) if number not in buckets]
         before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
         before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
-        went = self._stays.intersection(self._gone.values())  # as what this step leaves behind will in the next
+        went = self._stays.intersection(self._gone.values())  # freed here, as the next step frees what this one leaves
         left_bytes = unlike_bytes(left, before.values()) - sum(self._held_bytes[key] for key in went)
         stood_bytes = sum(self._held_bytes[key] for key in self._stays - went)
         static = msgspec.structs.replace(
@@ -199,22 +200,20 @@ class RecordedStep(SpilledStep):
         )
 
     def _last(self) -> int:
-        """Return the marker with which the step is over; -1 where none is."""
+        """Return the marker where the step is over; -1 if there is none."""
         last, marks = max(self._states, default=-1), self._observer.run.marks
         if any(number > last and mark.kind == "enter" for number, mark in marks.items()):
-            return max(marks)  # a forward that had no backward, since its graph is only held
+            return max(marks)  # a last forward had no backward: its graph is only held
         return last
 
     def _of_the_step(
         self, others: frozenset[int], before: Mapping[int, int]
     ) -> tuple[list[Event], list[int], list[int]]:
-        """Return the events up to the end of the last backward or optimizer's step, and the sizes that are left behind.
+        """Return the step's events, the sizes that it leaves behind, and those of later forwards' own arguments.
 
-        Sizes as well of what later forwards are given and was there before: a second batch. What was there `before` and
-        went is part of the step.
-
-        State that an optimizer made is left out, and buckets: the next step finds them there. What else somebody has
-        who got it from the model is there twice for a while, as the next step makes its own before this one's goes.
+        The step ends with its last backward or optimizer step. What was allocated `before` it and freed in it is part
+        of it. Optimizer state and DDP buckets are not: the next step reuses them. Other tensors that outlive the step
+        count as left behind: the next step allocates its own before those are freed.
         """
         last = self._last()
         stays = self._stays.difference(self._gone.values())
@@ -230,19 +229,19 @@ class RecordedStep(SpilledStep):
                 seen.update(step.places(self._observer.run.marks[event.key].keys))
                 state.update(step.places(self._states.get(event.key, ())))
                 if event.key in self._states and event.key != last:
-                    continue  # another backward, or an optimizer's step, follows
+                    continue  # another backward or optimizer step follows
             step.take(event)
             step.over = step.over or (event.kind == "mark" and event.key == last)
         alive = {place: key in others for key, place in step.live.items() if place in seen - state}
         left = {place for place, elsewhere in alive.items() if not elsewhere}
-        first = sorted(alive if self._buckets.hold_gradients else left)  # before the forward inside, so they come first
+        first = sorted(alive if self._buckets.hold_gradients else left)  # buckets come first: made before the forward
         aside = state | self._buckets.among((place, step.events[place].bytes) for place in first)
         left -= aside
         own = [event for place, event in enumerate(step.events) if place not in aside]
         return own, [step.events[place].bytes for place in left], [*given.values()]
 
     def _events(self) -> Iterator[Event]:
-        """Yield the events of the tape, and where something went that had stood before, that it was freed."""
+        """Yield the events of the tape, with a free in the place of each marker of `_went`."""
         for event in self._tape.events():
             gone = self._gone.get(event.key) if event.kind == "mark" else None
             yield event if gone is None else Event("free", gone)
@@ -252,15 +251,15 @@ class RecordedStep(SpilledStep):
 
 
 class _Excerpt:
-    """Those events of a tape that belong to one step.
+    """The events of a tape that belong to one step.
 
     Args:
-        stood: what stands as the step begins: sizes by storage.
+        stood: storages that are allocated as the step begins, with their sizes.
 
     Attributes:
-        events: so far.
-        live: of what is alive, the place among the events where it was allocated, by storage.
-        over: whether the step is.
+        events: the events so far.
+        live: for each live storage, the index of its allocation in `events`.
+        over: whether the step is over.
     """
 
     def __init__(self, stood: Iterable[tuple[int, int]]) -> None:
@@ -269,15 +268,15 @@ class _Excerpt:
         self.over = False
 
     def places(self, keys: Iterable[int]) -> list[int]:
-        """Return where those of some storages were allocated that are alive."""
+        """Return the indices of the allocations of those storages that are alive."""
         return [self.live[key] for key in keys if key in self.live]
 
     def take(self, event: Event) -> None:
-        """Take the next event of the tape: once the step is over, only that something of it goes."""
+        """Add the next event of the tape. Once the step is over, add only frees of its storages."""
         went = event.kind == "free" and self.live.pop(event.key, None) is not None
         if event.kind == "alloc" and not self.over:
             self.live[event.key] = len(self.events)
-        if went or not self.over:  # what goes later is nothing that operators keep for themselves
+        if went or not self.over:  # a storage that is freed later is no workspace that an operator keeps
             self.events.append(event)
 
 
@@ -287,7 +286,7 @@ def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def _start(tape: AllocatorTape) -> None:
-    """Start a tape, if nobody has one open: who trains does not wait."""
+    """Start a tape, or raise if another thread has one open: training does not wait for it."""
     if not private.ALONE.acquire(blocking=False):
         raise ProfilingError("a step is being recorded or measured in another thread")
     try:

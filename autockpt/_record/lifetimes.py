@@ -1,8 +1,8 @@
-"""From the tape of a step whose saves were spilled to the lifetimes of the plain step, on the clock of ticks.
+"""Derives the storage lifetimes of the plain step from the tape of a step whose saved tensors were spilled.
 
-Nothing but forward itself keeps a storage alive in a spilled step, so its free is its natural death. What the plain
-step would have held, and until when, follows from the markers of saves. Copies that backward read are no storages of
-the plain step: they are the storage that they are copies of.
+In a spilled step only forward itself keeps a storage alive, so its free is its natural death. How long the plain step
+would have kept it follows from the markers of its saves. The copies that backward read do not exist in the plain step:
+each one stands for its original storage. The clock counts ticks: one for each allocation and each marker.
 
     spilled    alloc 7 · pack 7 · free 7 · ...            · alloc 9 · unpack 9 · free 9 · release
     natural    alloc 1 · pack 1 · free 1 · ...                      · unpack 1          · release
@@ -20,7 +20,7 @@ from .._watch.marks import Mark, MarkKind, SeenStep
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A marker at its tick, with the storages that its keys stood for there; those older than the step are negative."""
+    """A marker with its tick and the storages that its keys meant then. Storages from before the step are negative."""
 
     mark: Mark
     tick: int
@@ -34,14 +34,14 @@ class Lifetimes:
     Attributes:
         bytes: size of each storage.
         birth: tick of its allocation.
-        natural: tick from which only saves keep it alive.
-        death: tick from which it is gone in the plain step; `ticks` if that ends first.
-        reads: of each saved tensor that was brought back for backward: its save, then, and until when that copy stood.
+        natural: tick from which at most saves keep it alive.
+        death: tick from which it is freed in the plain step; `ticks` if it outlives the step.
+        reads: for each copy of a saved tensor that backward read: number of the save, ticks of its birth and its free.
         marks: the markers in order.
-        older: keys of the storages that are older than the step, by their negative number.
+        older: keys of the storages from before the step, by their negative number.
         ticks: length of the clock.
-        workspace_bytes: what operators allocated for themselves and kept beyond the step, as cuBLAS does in the first
-            one: the next step finds it there.
+        workspace_bytes: what operators allocated for themselves and kept after the step, as cuBLAS does in a first
+            step. The next step reuses it.
     """
 
     bytes: list[int] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Lifetimes:
         return (each for each in self.marks if each.mark.kind in kinds)
 
     def late_forwards(self) -> tuple[tuple[int, int], ...]:
-        """From which tick until which forwards ran after a backward: up to the next one, or to the end of the last."""
+        """Return the spans of ticks of forwards after a backward: each to the next backward, or to the last exit."""
         found: list[tuple[int, int]] = []
         began, ended, over = -1, -1, False
         for each in self.of_kind("enter", "exit", "forward_end", "backward_again"):
@@ -74,7 +74,7 @@ class Lifetimes:
 
 
 def lifetimes(run: SeenStep) -> Lifetimes:
-    """Put a run's events on the clock of ticks: allocations and markers count, frees fall between them. O(events)."""
+    """Put a run's events on the clock: allocations and markers take a tick each, frees take none. O(events)."""
     copies, workspaces, lost = _not_of_the_step(run)
     reading = _Reading()
     for place, event in enumerate(run.events):
@@ -94,23 +94,21 @@ def lifetimes(run: SeenStep) -> Lifetimes:
 
 
 class _Reading:
-    """The events of a run, one after the other, as far as they have been read.
+    """Reads the events of a run one after the other.
 
     Attributes:
-        found: what is known by now.
-        live: by address, a storage, and whether that is only a copy of it.
+        found: the lifetimes so far.
+        live: for each live address, its storage, and whether this memory is only a copy of that storage.
     """
 
     def __init__(self) -> None:
         self.found = Lifetimes()
         self.live: dict[int, tuple[int, bool]] = {}
         self._saved: list[int | None] = []
-        self._holders: Counter[int | None] = Counter()  # of each storage: itself, its saves, its copies
+        self._holders: Counter[int | None] = Counter()  # what keeps each storage: forward (1), its saves, its copies
         self._natural: dict[int, int] = {}
         self._death: dict[int, int] = {}
-        self._read: dict[
-            int, tuple[int, int]
-        ] = {}  # by address of a copy, the save that it is of, and when it was made
+        self._read: dict[int, tuple[int, int]] = {}  # by address of a copy: its save, and the tick of its birth
 
     def mark(self, mark: Mark) -> None:
         found = self.found
@@ -129,13 +127,13 @@ class _Reading:
         elif mark.kind == "release":
             self._let_go(self._saved[mark.index])
         elif mark.kind == "ready" and storages and storages[0] >= 0:
-            # This gradient is added to one that existed before the step, and is gone at once.
+            # This gradient is added to one from before the step, and freed at once.
             self._holders[storages[0]] = -1
             self._natural[storages[0]] = self._death[storages[0]] = found.ticks
 
     def allocate(self, key: int, size: int) -> None:
         number, is_copy = self.live.get(key, (-1, True))
-        if not is_copy and number >= 0:  # it has gone, and another thread had it last
+        if not is_copy and number >= 0:  # the address is used again, so it was freed: in a thread that no tape sees
             self._natural.setdefault(number, self.found.ticks)
             self._let_go(number)
         self.live[key] = len(self.found.bytes), False
@@ -143,7 +141,7 @@ class _Reading:
         self._born(size)
 
     def lose(self, size: int) -> None:
-        """Take what is allocated to go at once: nobody sees when it does."""
+        """Add a storage that counts as freed at once, since the tape does not see when it is."""
         number = len(self.found.bytes)
         self._natural[number] = self._death[number] = self.found.ticks + 1
         self._born(size)
@@ -157,7 +155,7 @@ class _Reading:
         self._let_go(number)
 
     def over(self) -> Lifetimes:
-        """Return what was found, as the step is over."""
+        """Return the lifetimes, once all events are read."""
         found = self.found
         found.reads += ((*each, found.ticks) for each in self._read.values())
         found.death = [self._death.get(number, found.ticks) for number in range(len(found.bytes))]
@@ -183,15 +181,15 @@ class _Reading:
 
 
 def _not_of_the_step(run: SeenStep) -> tuple[set[int], set[int], set[int]]:
-    """Places of allocations that a plain step does not make, and of those that the next step finds there.
+    """Find the allocations that get no ordinary lifetime, as indices of events.
 
     Returns:
-        What the recorder allocates, copies of saved tensors for one; what is never freed and nothing in Python saw; and
-        of that what threads of collectives have freed, which no tape sees: it is taken to go at once.
+        The recorder's own, such as copies of saved tensors; workspaces: never freed, and no marker names their storage;
+        and lost ones: the same, but freed by threads that no tape sees (those of collectives).
     """
     copies: set[int] = set()
     lost: set[int] = set()
-    unseen: dict[int, int] = {}  # by address, the place of its allocation
+    unseen: dict[int, int] = {}  # allocations that no marker has named yet: event index by address
     live: dict[int, int] = {}
     aside = False
     for place, event in enumerate(run.events):

@@ -1,4 +1,4 @@
-"""Reasons for which a call is kept, as profiles and `explain` name them."""
+"""Why calls and functions cannot be replayed: the reasons that profiles hold and `explain` shows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .._watch.checks import CHANGES_PARAMETER, DRAWS, DRAWS_ELSEWHERE
 from .flow import Flow
 
 RRELU = ("aten.rrelu_with_noise.", "aten.rrelu_with_noise_.")
-"""How the names begin of the operators of torch that write what is saved only after autograd has it."""
+"""How the names of torch's operators begin that write their noise tensor after autograd has saved it."""
 
-LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
+LATE_WRITE = "draws the noise of an RReLU after autograd has saved its tensor, and a replay stops at the last save"
 
-UNTRACED = "returns an empty or sparse tensor, of which it is not known what reads it"
-"""Another step's may have elements: an expert that got no token in the recorded step gets some later."""
+UNTRACED = "returns an empty or sparse tensor, and recording cannot see what reads it"
+"""In another step the tensor may have elements: an expert without tokens in the recorded step gets some later."""
 
 CAPTURED = "reads a tensor that is no argument, parameter or buffer (closure or attribute)"
 
-RUNS_TOGETHER = "runs a collective, which others wait for"
+RUNS_TOGETHER = "runs a collective, which other ranks wait for"
 
 CHANGES_GIVEN_BUFFER = "changes a buffer that it is given, which a replay would do again"
 
@@ -30,7 +30,7 @@ IS_A_ROOT = "is one of the models, called by the loop: nothing outside it would 
 
 
 def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
-    """Name the calls, results of functions and functions that cannot be replayed, each with the first reason."""
+    """Yield what cannot be replayed, each with its first reason: calls, runs of calls, results and functions."""
     captured, functions = flow.captured(), range(len(flow.functions))
     calls = (next(filter(None, _of_call(flow, call, captured)), "") for call in range(len(flow.calls)))
     together = {op.function for op in flow.run.ops if op.name.startswith(COLLECTIVES)}
@@ -58,7 +58,7 @@ def _of_call(flow: Flow, call: int, captured: set[int]) -> Iterator[str]:
         each for each in flow.buffers.intersection(span.first.storages) if not flow.buffer_names([each], seen.name)
     }
     yield from (reason for reason in seen.reasons if reason.startswith(DRAWS))
-    yield CAPTURED if call in captured else ""  # which what is made on another device than the tape's looks like, too
+    yield CAPTURED if call in captured else ""  # a tensor made on a device without tape looks like this too
     yield (IS_A_ROOT if seen.name else IS_THE_ROOT) if call and seen.name in flow.run.roots else ""
     yield from (_of_op(flow, op) for op in ops)
     yield from seen.reasons

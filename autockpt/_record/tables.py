@@ -1,4 +1,4 @@
-"""From a watched run to the tables of a profile."""
+"""Makes the tables of a profile from a watched run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
     Args:
         flow: the data flow of the run.
         found: its lifetimes.
-        seconds: when what happened.
+        seconds: the seconds at which calls, saves, functions and operators began and ended.
     """
     at = _in_order(found, seconds.at)
     calls = _calls(flow, at)
@@ -46,22 +46,22 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
 
 
 def _held(flow: Flow, found: Lifetimes) -> Iterator[RefusedPart]:
-    """Name tensors of the step that somebody holds beside the caller and autograd."""
+    """Name tensors of the step that something else than the caller and autograd holds."""
     for each in found.of_kind("held"):
         yield from (RefusedPart("tensor", i, flow.run.holders[each.mark.index]) for i in each.storages if i >= 0)
 
 
 def rounded(seconds: float) -> float:
-    """Round to six digits, more than a clock can tell: a profile's file is mostly digits."""
+    """Round to six digits. A clock tells fewer, and digits make up most of a profile's file."""
     return float(f"{seconds:.6g}")
 
 
 def _in_order(found: Lifetimes, at: Mapping[Place, float]) -> dict[Place, float]:
-    """Seconds of calls and saves that never go back: they were timed in several forwards."""
+    """Return the seconds of calls and saves, made non-decreasing: they come from several timed forwards."""
     last = 0.0
     ordered: dict[Place, float] = {}
     places = [(each.mark.kind, each.mark.index) for each in found.of_kind("enter", "exit", "pack", "forward_end")]
-    left = Counter(places)  # the root ends once a forward, and its seconds are those of the last
+    left = Counter(places)  # the root has an exit for each forward, and takes the seconds of the last one
     for place in places:
         left[place] -= 1
         if not left[place]:
@@ -106,7 +106,7 @@ def _arguments(flow: Flow, span: Span, ways: Sequence[Sequence[Sources]]) -> tup
 
 
 def _medians(values: Iterable[float], groups: Sequence[Hashable]) -> list[float]:
-    """Return the median of each value's group."""
+    """Return for each value the median of its group."""
     found: dict[Hashable, list[float]] = defaultdict(list)
     for value, group in zip(values, groups, strict=True):
         found[group].append(value)
@@ -115,7 +115,7 @@ def _medians(values: Iterable[float], groups: Sequence[Hashable]) -> list[float]
 
 
 def _alike(flow: Flow, calls: Sequence[CallRecord]) -> list[tuple[object, ...]]:
-    """For each function, what is equal for those that do the same in equal calls."""
+    """Return a key for each function; functions at the same position in calls of equal signature share it."""
     position: Counter[int] = Counter()
     found: list[tuple[object, ...]] = []
     for seen in flow.run.functions:
@@ -127,7 +127,7 @@ def _alike(flow: Flow, calls: Sequence[CallRecord]) -> list[tuple[object, ...]]:
 def _function_seconds(
     flow: Flow, calls: Sequence[CallRecord], alike: Sequence[Hashable], at: Mapping[Place, float]
 ) -> list[float]:
-    """Seconds of functions: equal functions of equal calls take the median, and no longer than their call."""
+    """Return each function's seconds: the median over equal functions, scaled down if a call's sum exceeds the call."""
     seen = flow.run.functions
     own = (max(at.get(("end", i), 0.0) - at.get(("begin", i), 0.0), 0.0) for i in range(len(seen)))
     seconds = _medians(own, alike)
@@ -141,7 +141,7 @@ def _function_seconds(
 
 def _functions(flow: Flow, found: Lifetimes, seconds: Sequence[float], calls: Sequence[CallRecord]) -> FunctionTable:
     seen, spans = flow.run.functions, flow.functions
-    alone = all(call.parent == i - 1 for i, call in enumerate(calls))  # each hands all over to the next
+    alone = all(call.parent == i - 1 for i, call in enumerate(calls))  # a chain of nested calls, without siblings
     reads, made = _reads_of_functions(flow), _made_by_functions(flow, found)
     return FunctionTable(
         call=tuple(each.call for each in seen),
@@ -163,14 +163,14 @@ def _functions(flow: Flow, found: Lifetimes, seconds: Sequence[float], calls: Se
 
 
 def _reads_of_functions(flow: Flow) -> list[dict[int, None]]:
-    """Return in order which activations each function reads."""
+    """Return the activations that each function reads, in order."""
     hollow = [flow.looks_at_shapes(function) for function in range(len(flow.functions))]
     reads: list[dict[int, None]] = []
     for looks, span in zip(hollow, flow.functions, strict=True):
         came = [] if looks else filter(flow.is_activation, span.first.storages)
         reads.append(dict.fromkeys(each for each in came if each not in flow.casts))
     for op, each in enumerate(flow.run.ops):
-        # A function may get at what it was not given: an attribute, a closure.
+        # A function may also read what is not among its arguments: an attribute, a closure.
         if each.function >= 0 and not hollow[each.function] and not flow.is_view(op):
             begin = flow.functions[each.function].first.tick
             reads[each.function].update(dict.fromkeys(t for t in flow.reads(op) if flow.born(t) < begin))
@@ -178,7 +178,7 @@ def _reads_of_functions(flow: Flow) -> list[dict[int, None]]:
 
 
 def _made_by_functions(flow: Flow, found: Lifetimes) -> tuple[tuple[int, ...], ...]:
-    """Return what each function makes that it returns or saves."""
+    """Return the tensors that each function allocates and then returns or saves."""
     made = [[*span.last.storages] for span in flow.functions]
     for save, pack in zip(flow.run.saves, found.of_kind("pack"), strict=True):
         if save.function >= 0:
@@ -207,8 +207,8 @@ def _ops(flow: Flow, ops: Sequence[int], seconds: Sequence[float]) -> OpTable:
 def _op_seconds(
     flow: Flow, ops: Container[int], alike: Sequence[Hashable], timed: Sequence[float], seconds: Sequence[float]
 ) -> list[float]:
-    """Split each function's seconds as those of its operators say, medians over equal functions."""
-    found = [*seconds]  # what no function ran was timed nowhere else
+    """Split each function's seconds among its operators, by the medians of their own seconds over equal functions."""
+    found = [*seconds]  # an operator outside all functions keeps its own seconds
     ops_of = {f: [op for op in own if op in ops] for f, own in flow.ops_of.items() if f >= 0}
     places: dict[int, Hashable] = {}
     for function, own in ops_of.items():
@@ -223,7 +223,7 @@ def _op_seconds(
 
 
 def _rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
-    """Return the saves that a further backward pass read, and the tick at which it first did, in their order."""
+    """Return in order each save that a later backward pass read again, with the tick of that pass's first read."""
     passes, seen, again = 0, dict[int, int](), list[tuple[int, int]]()
     for each in found.of_kind("backward_again", "unpack"):
         if each.mark.kind == "backward_again":
@@ -235,7 +235,10 @@ def _rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
 
 
 def _kept_reads(found: Lifetimes) -> tuple[tuple[int, int, int], ...]:
-    """Return the reads of backward passes that let go of nothing before their last read, and how long they last."""
+    """Return the reads of the backward passes that kept their graph: no save was released before their last read.
+
+    Each read is the number of the save, and the ticks at which its copy was made and freed.
+    """
     begins = [each.tick for each in found.of_kind("backward_again")]
     if not begins:
         return ()
@@ -269,7 +272,7 @@ def _saves(flow: Flow, found: Lifetimes, at: Mapping[Place, float], row_of: Mapp
         first_of.setdefault((seen.function, seen.node), op)
     makers = []
     for save in saves:
-        # An autograd node is made, saves inputs, runs its operator, and saves outputs.
+        # An autograd node is made, saves its inputs, runs its operator, and saves its outputs, in this order.
         own = ops_of[save.function] if save.function >= 0 else []
         before = bisect_left(own, save.ops)
         op = first_of.get((save.function, save.node), own[before - 1] if before else -1) if own else -1

@@ -1,4 +1,4 @@
-"""The user's own step, timed while it trains: stamps give the shares, and what spilling took is taken off."""
+"""Times the user's own training step as it runs: stamps of the clock, less the time that spilling took."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from .._watch.stamps import Stamps
 from .timing import STAMPED, Place, Seconds
 
 SPILLING = "spilling"
-"""Between two such stamps a saved tensor was written or read back, which a plain step does not do."""
+"""Kind of the stamps before and after a saved tensor is spilled or read back. A plain step has no such time."""
 
 HEAD_START_SECONDS = 5e-4
-"""How long a device waits after each, so that what runs until the next is launched by then. With it an H100's timed
-step of GPT-2 small took 5 % more than its plain one, and 32 % without."""
+"""How long the device sleeps after each spill, so that the host can launch kernels ahead until the next spill. A timed
+step of GPT-2 small on an H100 took 5 % longer than the plain step with it, and 32 % longer without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When a timed step passed which places; nothing where its backward did not come to an end.
+    """The stamps of a timed step; empty if its backward did not end.
 
     Attributes:
-        kinds: of the places, in order.
-        readings: when, in seconds.
+        kinds: kinds of the stamps, in order.
+        readings: the time of each, in seconds.
     """
 
     kinds: tuple[str, ...] = ()
     readings: tuple[float, ...] = ()
 
     def seconds(self, run: SeenStep, recorded: Seconds) -> Seconds:
-        """Return when what happened in the plain step.
+        """Return the seconds of the plain step.
 
         Args:
             run: a recorded step.
-            recorded: what that one tells itself, of which only shares count where this step did something else.
+            recorded: the seconds that the recorded step measured itself. The shares of operators are taken from them;
+                if this step's stamps do not match, so is all else, scaled to this step's total.
         """
         spent, began = 0.0, 0.0
         places: list[tuple[str, float]] = []
@@ -64,7 +65,7 @@ class Timing:
 
 
 class TimedStep(SpilledStep):
-    """A step of the user's that is stamped where a recorded one has its markers; see `SpilledStep`."""
+    """A step of the user's with stamps where a recorded step has markers; see `SpilledStep`."""
 
     def __init__(
         self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
@@ -72,18 +73,18 @@ class TimedStep(SpilledStep):
         super().__init__(model, device, arguments, stash)
         self._clock = device_of(device).clock()
         self._stamps = Stamps(self._clock, model)
-        self._running = False  # whether a backward is
+        self._running = False  # whether a backward is running
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
         functions, is_first = routed_functions(self._stamps.on_function), not self._stamps.kinds
         if is_first and name != WHOLE:
-            self._stamps.add("enter")  # of all of them together; see `Observer.on_call`
+            self._stamps.add("enter")  # of the root call, for all models; see `Observer.on_call`
         try:
             with patched_forwards(self.model, self._stamps.on_call, in_place=True), functions:
                 return super().forward(arguments, lambda: self.call(arguments, run, name), name)
         finally:
             if name != WHOLE or not is_first:
-                self._stamps.add("exit")  # of the first one, which goes on
+                self._stamps.add("exit")  # of the root call: it ends with its last forward
 
     def call(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
         return self._stamps.on_call(name, roots(self.model)[name], arguments, run)
@@ -103,7 +104,7 @@ class TimedStep(SpilledStep):
         self._stamps.add("backward_end")
 
     def timing(self) -> Timing:
-        """Return what the stamps tell; nothing where its backward did not come to an end."""
+        """Return the stamps; none if the backward did not end."""
         if "backward_end" not in self._stamps.kinds:
             return Timing()
         return Timing(kinds=tuple(self._stamps.kinds), readings=tuple(self._clock.seconds(self._stamps.readings)))
@@ -124,5 +125,5 @@ class TimedStep(SpilledStep):
         try:
             return work(held)
         finally:
-            self._clock.get_ahead(HEAD_START_SECONDS)  # the device was idle while it spilled: what follows would count
+            self._clock.get_ahead(HEAD_START_SECONDS)  # spilling let the device run dry: launch costs would be timed
             self._stamps.add(SPILLING)

@@ -1,15 +1,15 @@
-"""What ranks that train one model agree on: until they have a first plan, and where replays speak in every step.
+"""What ranks that train one model agree on: as each step begins, until all have a first plan.
 
-each step begins    all say what they would do: plan, or record or time a step before; and whether they could begin
-one cannot plan     those that could wait, and their steps are spilled
-one has no room     what it saves stays where it is, and as the next step begins that is an error of all
-one comes late      it may never: ranks take unequal steps, and each plans by itself
-all can             the rank whose step needs most plans; the others take its plan, where that holds their own step
-                    too, or make one. An error of one is an error of all, which names it; else all have a plan
-later               plans may differ, since replays are silent, and each rank plans for what it meets
+each step begins    each rank says whether it can plan, or still has to record or time a step; and whether it failed
+one cannot plan     the others wait for it: their steps are spilled
+one has no room     its saved tensors stay on the device, and all ranks raise an error as the next step begins
+one comes late      it may never come: the ranks take unequal steps, and each plans by itself
+all can plan        the rank whose step needs most plans. The others take its plan if it holds their own step too, else
+                    make their own. An error of one rank is raised on all, and names it; else all have a plan
+later               plans may differ, since replays run no collectives: each rank plans for the steps that it sees
 
-Where replays speak, as those of tensor parallelism run collectives, all have one and the same plan, also later: as each
-step begins they agree to run under it, or to make another, or that all record or spill.
+Replays *speak* if they run collectives, as with tensor parallelism. Then all ranks need the same plan, also later: as
+each step begins they agree to run under it, to make another, or to record or spill.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .request import Request
 T = TypeVar("T")
 
 Next = Literal["go on", "plan", "wait"]
-"""What follows of a step that begins: as was decided; with a plan made before it, by all ranks; or it is spilled."""
+"""How a step begins: as this rank decided; after all ranks have made a plan; or spilled, to wait for other ranks."""
 
 STRICT = (
     "strict=True, and {0} ranks train: a later step that fits no plan would raise on one of them alone, while the "
@@ -43,32 +43,32 @@ STRICT = (
 )
 
 NOT_FOR_ALL = (
-    "the ranks share parameters (tensor parallelism), so that they need one and the same plan, and none that one of "
-    "them makes holds the steps of all to the budget"
+    "the ranks share parameters (tensor parallelism), so all need the same plan, and none of the plans that they made "
+    "holds the steps of all ranks to the budget"
 )
 
 
 class Agreement:
-    """That of one model's ranks, from its first step to its first plan.
+    """The agreement of one model's ranks: up to its first plan, or in every step if replays speak.
 
     Args:
-        request: what was asked for here.
+        request: what the user asked for on this rank.
 
     Attributes:
-        speaks: whether replays run collectives, so that ranks agree in every step.
-        refused: calls that some rank could not replay, by key with the reason, where they speak.
+        speaks: whether replays run collectives, so that the ranks agree in every step.
+        refused: calls that some rank could not replay, by key, with the reason.
     """
 
     def __init__(self, request: Request) -> None:
         self._request, self._over = request, False
         self._ranks: Ranks = One()
-        self._own: Exception | None = None  # what planning failed with here
+        self._own: Exception | None = None  # the error of this rank
         self.speaks = False
         self.refused: dict[str, str] = {}
 
     @property
     def waits(self) -> bool:
-        """Whether ranks wait for this one as each step begins."""
+        """Whether other ranks wait for this one as each step begins."""
         return not self._over and len(self._ranks.members) > 1
 
     def begins(
@@ -80,22 +80,22 @@ class Agreement:
         refused: Mapping[str, str] = MappingProxyType({}),
         failed: AutockptError | None = None,
     ) -> Next:
-        """Say what is to be done as a step begins.
+        """Agree on what all ranks do as a step begins, and return that.
 
         Args:
-            model: that trains.
-            able: whether it can be planned before, or is.
-            under: the plan that it would run under; None where one is to be made.
-            refused: calls that cannot be replayed here.
-            failed: what the step before failed with here, though it went on for the sake of the others.
+            model: the model that trains.
+            able: whether this rank can plan now, or has a plan.
+            under: the plan that the step would run under; None if one is to be made.
+            refused: calls that cannot be replayed on this rank.
+            failed: the error of the previous step here, which went on because the other ranks needed it.
 
         Raises:
-            AutockptError: ranks ask for different things, one has failed, or one does not come; on all alike.
-            Parted: one has not come soon, and each plans by itself from now on.
+            AutockptError: ranks ask for different things, one has failed, or one does not come; raised on all.
+            Parted: one has not come soon; each rank plans by itself from now on.
         """
         if self._over:
             return "go on"
-        if len(self._ranks.members) == 1:  # it may be wrapped only now
+        if len(self._ranks.members) == 1:  # the model may have been wrapped since
             self._ranks, self.speaks = ranks_of(model), speaks(model)
         if len(self._ranks.members) == 1:
             return "go on"
@@ -113,10 +113,10 @@ class Agreement:
         return follows if able else "go on"
 
     def together(self, prepare: Callable[[], T]) -> T:
-        """Prepare a step that begins, as long as ranks wait for each other: where one cannot, none does.
+        """Prepare a step on all ranks, as long as they wait for each other. If one fails, all raise.
 
         Raises:
-            AutockptError: that of the first rank that has one; on all of them.
+            AutockptError: the error of the first rank that has one; raised on all.
         """
         if not self.waits:
             return prepare()
@@ -126,20 +126,21 @@ class Agreement:
             found = prepare()
         except Exception as error:  # whatever it is, the others must not wait for this rank
             self._own, said = error, plain_error(error, "began a step")
-        self._ranks.agree(said, self._refused)
+        self._ranks.agree(said, self._raise_first)
         assert found is not None
         return found
 
     def plan(self, need_bytes: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:
-        """Return a first plan for the step that begins, or where replays speak any.
+        """Return a first plan for the step that begins; if replays speak, also any later one.
 
         Args:
-            need_bytes: what it holds plainly.
-            make: makes one here.
-            adopt: takes another rank's, if that holds this one's step to what was asked for, or is told why none does.
+            need_bytes: the peak of this rank's plain step.
+            make: makes a plan on this rank.
+            adopt: takes another rank's plan, and why it is unfit (else empty). Returns None if the plan does not hold
+                this rank's step to what was asked for.
 
         Raises:
-            AutockptError: that of the first rank that has one; on all of them.
+            AutockptError: the error of the first rank that has one; raised on all.
         """
         ranks = self._ranks
         if not self.waits:
@@ -154,14 +155,14 @@ class Agreement:
             plan = decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
             ready, said = self._tried(lambda: adopt(plan, "") or make())
         self._over = True
-        ranks.agree(said, self._refused)
+        ranks.agree(said, self._raise_first)
         assert ready is not None
         return ready
 
     def _one_plan(
         self, needy: Sequence[int], make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]
     ) -> Ready:
-        """Return one plan for all, made by the rank that needs most; by the next where that does not do for all."""
+        """Return one plan for all ranks: of the rank that needs most, or of the next if it does not do for all."""
         ranks = self._ranks
         for number, first in enumerate(needy):
             ready, said = self._tried(make) if ranks.own == first else (None, {})
@@ -173,14 +174,14 @@ class Agreement:
                 plan = decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
                 unfit = told["unfit"] or (NOT_FOR_ALL if number + 1 == len(needy) else "")
                 ready, said = self._tried(lambda: adopt(plan, unfit))  # noqa: B023
-            ranks.agree(said, self._refused)
+            ranks.agree(said, self._raise_first)
             if ranks.agree({"does": ready is not None}, lambda every: all(each["does"] for each in every)):
                 assert ready is not None
                 return ready
         raise NotApplicable(NOT_FOR_ALL)
 
     def leave(self, why: str, error: BaseException | None = None) -> None:
-        """Say to the others, who may wait, `why` this rank makes no plan; an error of its own, or none."""
+        """Tell the other ranks, which may wait, `why` this one makes no plan; with its `error`, if there is one."""
         over, self._over = self._over, True
         if not over and len(self._ranks.members) > 1:
             words = why if error is None else f"{why}: {error}"
@@ -197,9 +198,9 @@ class Agreement:
         }
 
     def _agreed(self, every: Sequence[Mapping[str, Any]]) -> Next:
-        """What follows for those that are able to plan, or run under a plan."""
-        self._refuse_left(every)
-        self._refused(every)
+        """Return how a step begins on the ranks that can plan or have a plan."""
+        self._raise_left(every)
+        self._raise_first(every)
         if unequal := unequal_of(self._ranks.members, every):
             self._over = True
             raise unequal
@@ -210,19 +211,19 @@ class Agreement:
         return "plan" if len(under) > 1 or "" in under else "go on"
 
     def _neediest(self, every: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the ranks, the one first whose step needs most."""
-        self._refuse_left(every)
+        """Return the ranks by what their steps need, most first."""
+        self._raise_left(every)
         needs = dict(zip(self._ranks.members, (each["need"] for each in every), strict=True))
         return sorted(needs, key=lambda rank: (-needs[rank], rank))
 
-    def _refuse_left(self, every: Sequence[Mapping[str, Any]]) -> None:
-        """Raise where a rank has left, as an error or as none."""
+    def _raise_left(self, every: Sequence[Mapping[str, Any]]) -> None:
+        """Raise if a rank has left: `NotApplicable` if it failed, else `Left`."""
         if left := left_of(self._ranks.members, every):
             self._over = True
             raise left
 
     def _tried(self, make: Callable[[], Ready | None]) -> tuple[Ready | None, dict[str, Any]]:
-        """Make a plan; return it, or what error there is, and what to say to the others."""
+        """Make a plan. Return it, or None if that failed; and what to tell the other ranks of it."""
         try:
             ready = make()
         except Exception as error:  # whatever it is, the others must not wait for this rank
@@ -230,9 +231,9 @@ class Agreement:
             return None, plain_error(error, "planned")
         return ready, {} if ready is None else {"plan": encode(ready.plan).decode(), "unfit": ready.unfit}
 
-    def _refused(self, every: Sequence[Mapping[str, Any]]) -> None:
-        """Raise the first error, if there is any."""
-        self._refuse_left(every)
+    def _raise_first(self, every: Sequence[Mapping[str, Any]]) -> None:
+        """Raise the first rank's error, if there is any."""
+        self._raise_left(every)
         for rank, each in zip(self._ranks.members, every, strict=True):
             if "error" in each:
                 self._over = True

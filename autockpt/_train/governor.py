@@ -1,8 +1,8 @@
-"""How each training step of a model runs that is held to a budget.
+"""How each training step runs of a model with a budget.
 
-step 1     recorded in place, spilled
-step 2     timed, spilled
-step 3     planned before it runs, and so is every later one, until one comes that needs more: that one is recorded
+step 1     recorded as it trains; saved tensors are spilled
+step 2     timed as it trains; saved tensors are spilled
+step 3     planned before it runs, and so are later steps, until one needs more: that one is recorded
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from .ways import Ways
 class Governor:
     """Holds a model to a budget, step by step.
 
-    It keeps the model alive only while a step is under way. Copies and pickles of the model take it along; a copy
-    records and plans by itself, for the same budget.
+    It keeps the model alive only while a step is under way. A copy or pickle of the model has a governor of its own: it
+    records and plans anew, for the same budget.
 
     Args:
         request: what the user asked for.
-        together: the models, where there are several; copies of one of them run plain.
+        together: the models, if the budget is for several. A copy of one of them runs without a plan.
 
     Attributes:
         company: which models it has seen.
-        what: the model, and its budget, for a sentence.
+        what: the model and its budget, as part of a sentence for the user.
     """
 
     _installed: Installed
@@ -73,7 +73,7 @@ class Governor:
 
     @property
     def handle(self) -> Handle:
-        """What patched forwards know of the plan that is on the model now; set by who puts them on."""
+        """What the patched forwards know of the installed plan. Whoever patches the forwards sets it."""
         return self._handle
 
     @handle.setter
@@ -92,12 +92,12 @@ class Governor:
         return self._plans.prepare(model, inputs)
 
     def standing(self) -> LoopState | None:
-        """Say what stands in the steps that the plan is for; None where there is none."""
+        """Return what the plan counts on besides one forward and backward; None if there is no plan."""
         ready, optimizers = self._plans.history.current, self._optimizers.optimizers
         return ready.standing(optimizers or self._request.optimizer) if ready is not None else None
 
     def listen(self, model: nn.Module) -> None:
-        """Hear from now on of the steps that optimizers take, and of backwards until a forward is seen."""
+        """Listen from now on to optimizer steps, and to backwards until the first forward is seen."""
         self.what = f"{title(model)}{self._request.budget()}"
         self._optimizers.listen(model)
         self._unseen.listen(model)
@@ -105,13 +105,13 @@ class Governor:
     def train(
         self, root: nn.Module, name: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a training forward of the model, or of one of several: `forward` is its own.
+        """Run a training forward of the model, or of one of several; `forward` is the model's own, not patched.
 
         Raises:
             Infeasible: no plan keeps the step to the budget.
             Exception: whatever the model's own forward raises.
         """
-        model = root if self._together is None else self._together  # copies of one of several run plain
+        model = root if self._together is None else self._together
         begins, step = Forward(model, forward, (args, kwargs), name), self._step
         evaluates = begins.evaluates
         if not evaluates:
@@ -146,7 +146,7 @@ class Governor:
         return self._run(step, way, begins)
 
     def pause(self, name: str, arguments: object) -> None:
-        """A model does something else than train: what is watched ends, if its backward has come, and that goes on."""
+        """Note that a model does something else than train. A watched step ends, if its backward has come."""
         self.company.comes(name)
         self._unseen.transformed = self._unseen.transformed or transforms_active()
         if (step := self._step) is not None:
@@ -155,7 +155,7 @@ class Governor:
                 self.give_way(arguments)
 
     def give_way(self, arguments: object = ()) -> None:
-        """End what is being recorded, if its backward has come: something begins that has these arguments."""
+        """End a step that is recorded or timed, if its backward has come: something begins, with these `arguments`."""
         if (step := self._step) is not None and step.way.watches:
             if step.ends_here():
                 self._end(arguments, cut=True)
@@ -163,18 +163,18 @@ class Governor:
                 self._drop()
 
     def make_way(self) -> None:
-        """The same for somebody else who records or measures, and does not wait for the backward of an evaluation."""
+        """Give way to another recording or measurement. A recorded evaluation is dropped even without a backward."""
         self.give_way()
         if (step := self._step) is not None and step.is_here() and step.is_evaluation and not step.running:
             self._drop()
 
     def resume(self, model: nn.Module) -> None:
-        """Hold the model to its budget again after a plan was put on it at once, or back on it."""
+        """Hold the model to its budget again, after a plan was installed on it directly, or put back."""
         if self._installed.plan is not None:
             self._ways.switch_off(model)
 
     def close(self) -> None:
-        """Let go of everything: the plan is taken off the model."""
+        """Release everything, and take the plan off the model."""
         self._agreement.leave("has had the budget taken off its model")
         self._drop()
         self._ways.put_back()
@@ -183,7 +183,7 @@ class Governor:
 
     @property
     def model(self) -> nn.Module | None:
-        """The model, or several, that it holds to a budget, once that is known; None where they are gone."""
+        """The model (or several as one) with this budget; None before it is known, or after it was deleted."""
         return self._optimizers.model
 
     @property
@@ -193,7 +193,7 @@ class Governor:
 
     @property
     def waits(self) -> bool:
-        """Whether a step is under way whose backward has not come."""
+        """Whether a step is under way that still waits for a backward."""
         return self._step is not None and self._step.goes_on()
 
     def _run(self, step: StepUnderWay, way: Way, begins: Forward) -> Any:
@@ -216,7 +216,7 @@ class Governor:
         return outputs
 
     def _evaluate(self, begins: Forward, batch: Batch) -> Any:
-        """Run a forward in eval mode that belongs to no step, as far as anybody knows."""
+        """Run a forward in eval mode that, by all that is known, belongs to no step."""
         self.make_way()
         self.pause(begins.name, begins.arguments)
         outputs = self._installed.forward(begins)
@@ -224,7 +224,7 @@ class Governor:
         return outputs
 
     def _begin(self, begins: Forward, batch: Batch) -> StepUnderWay | None:
-        """Begin a step: decide how it runs, and prepare that; None where steps run as they come."""
+        """Begin a step: decide how it runs, and prepare that. None if steps run as they come from now on."""
         model, plans = begins.model, self._plans
         ended = self._end(begins.arguments)
         if self._acting.idle:
@@ -235,7 +235,7 @@ class Governor:
         made_before = ended.made if ended is not None else ()
         plans.history = history = plans.history.following(batch, held_bytes, made_before)
         unknown = self._surprises.begins()
-        surprise = self._lessons.surprise(begins, ended, self._installed)  # it may change the history
+        surprise = self._lessons.surprise(begins, ended, self._installed)  # this may change `plans.history`
         situation = Situation(batch=batch, gradient_bytes=held_bytes, unknown=unknown, surprise=surprise)
         decision, way = self._acting.on(
             decide(history, situation), begins, self._installed, held_bytes, end=self.make_way, is_first=ended is None
@@ -245,7 +245,7 @@ class Governor:
         return self._step
 
     def _end(self, arguments: object, *, cut: bool = False) -> ObservedStep | None:
-        """End the step that was under way, as something begins; return what was seen. Arguments as for `Way.end`."""
+        """End the step under way, since something else begins; return what was seen of it. Arguments: see `Way.end`."""
         step, self._step = self._step, None
         if step is not None and step.is_evaluation:
             step.way.drop()
@@ -257,7 +257,7 @@ class Governor:
         return observed
 
     def _stepped(self, optimizer: Optimizer) -> None:
-        """An optimizer has taken a step on the model's parameters."""
+        """Note that an optimizer has taken a step on the model's parameters."""
         if (step := self._step) is not None:
             again = step.optimizer_stepped(optimizer)
             step.way.optimizer_stepped(optimizer)
@@ -271,15 +271,15 @@ class Governor:
             self._unseen.comes("step")
 
     def _unplanned(self, model: nn.Module) -> None:
-        """A step of the model was none that came by here."""
+        """Warn that the model ran a training step whose forward this governor did not see."""
         if self._step is not None and self._step.backward and not self._step.trains:
-            return  # it did, in eval mode, of which nobody knew before its backward
+            return  # it was seen, in eval mode: only its backward shows that it trains
         planned = self._installed.plan is not None
         why = said.REPLACED if cover(model, self) else said.unplanned(self._unseen.transformed, planned)
         self._said.once(why, where=bool(why))
 
     def _drop(self) -> None:
-        """Forget the step that is under way, and let go of where it waits."""
+        """Drop the step under way, and release the stashes where its tensors wait."""
         step, self._step = self._step, None
         if step is not None:
             step.way.drop()
@@ -287,9 +287,9 @@ class Governor:
 
 
 def _restored(request: Request, handle: Handle, one_of_several: bool = False) -> Governor:
-    """A governor out of a pickle: the plan that is on the model stays until a step needs another.
+    """Make the governor of a copy or a pickle: the plan on the model stays until a step needs another.
 
-    That of one of several models lets its copy run plain: the others need not be copied, nor train with it.
+    A copy of one of several models runs without a plan: the others need not be copied, or train with it.
     """
     governor = Governor(request)
     governor.handle = handle

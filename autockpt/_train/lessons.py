@@ -1,4 +1,4 @@
-"""What follows from a step that is over: what is learnt of its kind, what is said, and whether its plan can stay."""
+"""Evaluates a step that is over: learns of its kind, warns the user, and finds whether the plan can stay."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _log = logging.getLogger("autockpt")
 
 
 class Lessons:
-    """Draws them, for one governor.
+    """Evaluates the steps of one governor.
 
     Args:
-        budget_bytes: what steps are held to; None where they are not held to bytes.
+        budget_bytes: the budget; None if it is not in bytes.
         plans: what is known of steps, and plans for them.
-        surprises: compares steps with those before.
-        optimizers: those that have taken steps.
-        said: what the user was told.
+        surprises: compares steps with earlier ones.
+        optimizers: the optimizers that have taken steps.
+        said: gives each warning once.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Lessons:
     ) -> None:
         self._budget_bytes, self._plans, self._surprises = budget_bytes, plans, surprises
         self._optimizers, self._said = optimizers, said
-        self._faults: dict[str, str] = {}  # calls that cannot be replayed, not drawn from yet
-        self._keeping: tuple[Ready, int] | None = None  # how many backwards a plan counts on that keep their graph
-        self._unplanned = False  # whether calls were made that no recorded step made
+        self._faults: dict[str, str] = {}  # calls that cannot be replayed, not yet acted on
+        self._keeping: tuple[Ready, int] | None = None  # a plan, and how many of its backwards keep their graph
+        self._unplanned = False  # whether calls came that are in no recorded step
 
     def of(
         self, step: StepUnderWay, installed: Installed, arguments: object, *, cut: bool = False
@@ -52,11 +52,11 @@ class Lessons:
         Args:
             step: the step.
             installed: the plan that is on the model.
-            arguments: of what begins now.
-            cut: whether that is no forward of the next step.
+            arguments: arguments of what begins now.
+            cut: whether something else than the next step's forward begins now.
 
         Returns:
-            What was seen of it, and whether steps are planned from now on; else they run as they come.
+            What was seen of the step; and whether planning goes on: if not, later steps run as they come.
         """
         self._look_at(installed)
         self._compare(step)
@@ -68,7 +68,7 @@ class Lessons:
             if observed.recorded is not None:
                 on = self._recorded(step, observed.recorded, foreign=observed.foreign)
         except ProfilingError as error:
-            if step.graphs.differentiable:  # where its graph has gone nothing was to be planned: `maker(x).detach()`
+            if step.graphs.differentiable:  # without a graph, as in `maker(x).detach()`, there was nothing to plan
                 self._surprises.tries += step.backward or step.waits()
                 on = not self._surprises.exhausted
                 self._said.once(f"{said.LATER if on else said.FAILED}: {error}")
@@ -82,7 +82,7 @@ class Lessons:
         return observed, on
 
     def surprise(self, begins: Forward, last: ObservedStep | None, installed: Installed) -> str:
-        """Say what the `last` step showed that the plan does not count on, as the next begins; empty where nothing."""
+        """Return what the `last` step showed that the plan does not count on, as the next begins; empty if nothing."""
         planned = last is not None and last.ready is not None
         self._plans.account.begins(planned=planned, device=device_of(begins.device))
         if last is None:
@@ -99,29 +99,30 @@ class Lessons:
         lacking_bytes = self._lacking_bytes(begins)
         if lacking_bytes:
             return (
-                f"{self._plans.in_unit(lacking_bytes)} more than the budget would stand, with what is new on the device"
+                f"the step would take {self._plans.in_unit(lacking_bytes)} more than the budget, with what is new on "
+                "the device"
             )
         grown = self._optimizers.grown()
         counted = not grown or self._plans.counts(begins, self._optimizers.optimizers)
         return "" if counted else f"{grown} keeps more than the plan counts on"
 
     def _above_bytes(self, last: ObservedStep | None) -> int:
-        """Return by how much the last step was measured above the budget, and count on what it held from now on."""
+        """Return by how much the last step's peak was above the budget. Later plans add the prediction's error."""
         if last is None or last.ready is None or last.peak_bytes is None or self._budget_bytes is None:
             return 0
         above_bytes = max(last.peak_bytes - self._budget_bytes, 0)
         if not above_bytes or self._surprises.exhausted:
             return 0
         self._surprises.tries += 1
-        # What is new is measured again as the next plan is made.
+        # What is new beside the step is no error of the plan: the next plan measures it anyway.
         error_bytes = max(last.peak_bytes - last.new_bytes - last.ready.plan.peak_bytes, 0)
         self._plans.history = self._plans.history.counting(error_bytes)
         return above_bytes
 
     def _lacking_bytes(self, begins: Forward) -> int:
-        """Return by how much the step that begins would stand above the budget with what is new beside it.
+        """Return by how much the step that begins would exceed the budget, with what is newly allocated beside it.
 
-        0 for a plan on a batch that was given: nobody has seen what the loop leaves from one step to the next.
+        0 for a plan from a given batch: there, what the loop keeps from one step to the next is not known.
         """
         history, device, budget_bytes = self._plans.history, device_of(begins.device), self._budget_bytes
         current = history.current
@@ -131,7 +132,7 @@ class Lessons:
         held_bytes += gathered_bytes(begins.model)
         new_bytes = Measured(device, current, held_bytes).new_bytes
         if new_bytes > max(room_bytes, 0):
-            device.wait()  # autograd's thread may hold the last gradient of the step before
+            device.wait()  # autograd's thread may still hold the last gradient of the previous step
             new_bytes = Measured(device, current, held_bytes).new_bytes
         if new_bytes <= max(room_bytes, 0):
             return 0
@@ -140,20 +141,20 @@ class Lessons:
         return new_bytes - room_bytes
 
     def _look_at(self, installed: Installed) -> None:
-        """Take what the plan that is on the model has shown."""
+        """Take what the installed plan has shown: faults, and calls that it does not know."""
         report = installed.take_report()
         self._faults.update(report.faults)
         self._unplanned = self._unplanned or report.unplanned
 
     def _compare(self, step: StepUnderWay) -> None:
-        """Compare a step's calls with those before."""
+        """Compare a step's calls with those of earlier steps of its kind."""
         unplanned, self._unplanned = self._unplanned, False
         if step.backward:
             other = self._surprises.other_calls(step.kind, step.graphs.nodes.made, unplanned=unplanned)
             self._said.once(said.OTHER_CALLS, where=other)
 
     def _count_backwards(self, step: StepUnderWay, ready: Ready) -> None:
-        """Compare a step's backwards with those that its plan counts on."""
+        """Compare a step's backward passes with those that its plan counts on."""
         covered = ready.covers(step.batches, step.gradient_bytes)
         if covered and (len(step.graphs.backwards) > ready.backwards or self._keeps_more(step, ready)):
             self._said.once(said.BACKWARDS, where=self._surprises.more_backwards())
@@ -167,7 +168,7 @@ class Lessons:
         return len(step.graphs.keeping) > self._keeping[1]
 
     def _recorded(self, step: StepUnderWay, recorded: Recorded, *, foreign: bool) -> bool:
-        """Remember what was recorded, unless hooks of the user's were on, under which nothing can be planned."""
+        """Remember a recorded step; return whether planning goes on. It does not if the user's own hooks were on."""
         if foreign:
             self._said.once(said.HOOKS)
             return False

@@ -1,4 +1,4 @@
-"""Plans for the kinds of steps that were recorded."""
+"""Makes plans for the kinds of steps that were recorded."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Plans:
     Args:
         request: what the user asked for.
         stashes: opens stashes for the rehearsals of plans.
-        agreement: with other ranks.
+        agreement: the agreement with other ranks.
 
     Attributes:
-        history: what is known.
-        account: what has become of steps.
+        history: what is known of the steps.
+        account: how the steps ran, for the report.
     """
 
     def __init__(self, request: Request, stashes: HeldStashes, agreement: Agreement) -> None:
@@ -86,17 +86,17 @@ class Plans:
         return ready
 
     def in_unit(self, n_bytes: int) -> str:
-        """Write bytes for people, in the unit of the budget."""
+        """Return bytes as text, in the unit that the user gave the budget in."""
         return format_like(n_bytes, self._request.goal.budget)
 
     def learn(self, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int] = (), keeping: int = 0) -> bool:
-        """Remember a recorded step, unless one of its kind was that did as much; returns whether it is.
+        """Remember a recorded step, unless a recorded one of its kind did as much. Return whether it is remembered.
 
         Args:
             kind: the kind.
-            nodes: of autograd that its forwards made.
+            nodes: how many autograd nodes its forwards made.
             recorded: the step.
-            made: sizes of what the loop made before it.
+            made: sizes of what the loop allocated before it.
             keeping: how many of its backwards kept their graph.
         """
         before = next((each for each in self.history.known if each.kind == kind), None)
@@ -107,7 +107,7 @@ class Plans:
         return True
 
     def time(self, kind: Kind, timing: Timing) -> None:
-        """Take the seconds of a timed step for those of the recorded one, if there is one."""
+        """Replace the seconds of a recorded step that has no profile yet by those of a timed step."""
         known = next((each for each in self.history.known if each.recorded is not None), None)
         if known is None or known.recorded is None or not timing.kinds:
             return
@@ -121,10 +121,10 @@ class Plans:
         _log.info("timed a step: %.3g s without what spilling took", seconds.plain_seconds)
 
     def counts(self, begins: Forward, optimizers: Sequence[Optimizer]) -> bool:
-        """Whether the newest plan counts all that these optimizers need; else plans are made anew from now on."""
+        """Whether the newest plan counts all that these optimizers need. If not, all plans are dropped."""
         history = self.history
         if history.counted is None or not history.known:
-            return True  # there is none
+            return True  # there is no plan yet
         memory = self._memory(begins, history.known[0], optimizers)
         if memory.state_bytes <= history.counted.state_bytes and memory.step_bytes <= history.counted.step_bytes:
             return True
@@ -132,18 +132,18 @@ class Plans:
         return False
 
     def make(self, begins: Forward, gradient_bytes: int, optimizers: Sequence[Optimizer], reason: str) -> Ready:
-        """Plan for the step that begins, with headroom where sizes have been seen to vary.
+        """Plan for the step that begins, with headroom if sizes have been seen to vary.
 
         Args:
             begins: its first forward.
-            gradient_bytes: of the gradients with which it begins.
-            optimizers: those that have been seen to step.
-            reason: why, for the log.
+            gradient_bytes: bytes of the gradients that exist as it begins.
+            optimizers: the optimizers that have taken steps so far.
+            reason: why a plan is made, for the log.
 
         Raises:
-            Infeasible, TooCostly: no plan keeps it to what was asked for, and it is the first, or `strict` was.
-            NotApplicable: larger shapes are to be foretold of a sharded model.
-            AutockptError: as for `Agreement`, of the first.
+            Infeasible, TooCostly: no plan keeps to what was asked for, and this is the first plan, or `strict` is set.
+            NotApplicable: `plan_for` is set, and the model is sharded.
+            AutockptError: for a first plan, as for `Agreement`.
         """
         if self._request.plan_for:
             refuse_foretold(begins.model)
@@ -167,7 +167,7 @@ class Plans:
             make,
             lambda plan, unfit: self._adopted(begins, known, profile, plan, unfit),
         )
-        if not ready.unfit and not self._agreement.speaks:  # one plan of all, which only holds this kind
+        if not ready.unfit and not self._agreement.speaks:  # else all ranks have one plan, for this kind
             ready = self._shared(ready, known, begins, optimizers)
         self.history = self.history.planned(ready)
         _log.info(
@@ -183,7 +183,7 @@ class Plans:
         return ready
 
     def _shared(self, ready: Ready, known: Known, begins: Forward, optimizers: Sequence[Optimizer]) -> Ready:
-        """Return what is ready for all kinds of steps that would begin under it, where one plan is found that does."""
+        """Return `ready`, or a plan that also holds other known kinds of steps that begin like it, if one does."""
         others = [
             each
             for each in self.history.known
@@ -197,7 +197,7 @@ class Plans:
         memories = [self._memory(begins, each, optimizers) for each in (known, *others)]
         pairs = zip((known, *others), memories, strict=True)
         profiles = [self._profile(begins, each, memory)[1] for each, memory in pairs]
-        del others, pairs  # and with them what was recorded, of which there are profiles now
+        del others, pairs  # they hold the recordings, of which there are profiles now
         solve = functools.partial(self._request.solve, device=device)
         budget_bytes = less_margin(self._request.goal, device).budget_bytes
         plan, number, held = shared(ready.plan, profiles, budget_bytes, solve)
@@ -211,14 +211,14 @@ class Plans:
         return Ready(kind=kind, profile=profile, plan=plan, unfit=unfit, checks=checks)
 
     def _as_recorded(self, begins: Forward, known: Known, profile: Profile) -> Ready:
-        """Plan for batches as large as were recorded."""
+        """Plan for batches of the recorded size."""
         plan = self._request.solve(profile, device_of(begins.device))
         return self._ready_for(known.kind, profile, plan)
 
     def _adopted(self, begins: Forward, known: Known, profile: Profile, plan: Plan, unfit: str) -> Ready | None:
-        """Take a plan of another rank's for batches as large as were recorded; None where it does not do for them.
+        """Take another rank's plan for batches of the recorded size; None if it does not hold them to the budget.
 
-        Where it is known to be `unfit` it is taken whatever it holds.
+        A plan that is known to be `unfit` is taken even so.
         """
         if self._request.plan_for or self.history.roomy(known) != known.kind:
             return None
@@ -229,21 +229,21 @@ class Plans:
         return None if mine is None else self._ready_for(known.kind, profile, mine, unfit)
 
     def _memory(self, begins: Forward, known: Known, optimizers: Sequence[Optimizer]) -> OptimizerMemory:
-        """What optimizers need that have been seen to step, or else the one that was told."""
+        """Return what optimizers need: those that have taken steps, or else the one that the user gave."""
         chosen = choose_optimizers(optimizers or self._request.optimizer, begins.model)
         reached = range(len(list(begins.model.parameters()))) if self.history.all_reached else known.reached
         return optimizer_memory(chosen, reached, device_of(begins.device))
 
     def _profile(self, begins: Forward, known: Known, memory: OptimizerMemory) -> tuple[Known, Profile]:
-        """The profile of a kind of step, with what optimizers need by now; and what is known of the kind then."""
+        """Return the profile of a kind of step, with the optimizers' present needs; and the `Known` that now has it."""
         history, profile = self.history, known.profile
         if profile is None:
             assert known.recorded is not None
             seconds = known.recorded.seconds.scaled(history.slower or 1.0)
             profile = known.recorded.profile(begins.model, begins.device, seconds, memory)
-            more = dataclasses.replace(known, profile=profile, recorded=None)  # a profile takes less
+            more = dataclasses.replace(known, profile=profile, recorded=None)  # a profile takes less memory
             self.history, known = history.knowing(known, more), more
-        # Between closures the optimizer makes what its figures have already.
+        # What an optimizer allocates between calls of its closure is in `memory` already.
         made_bytes = max(known.before_bytes - memory.closure_bytes, 0)
         static = msgspec.structs.replace(
             profile.static,
@@ -260,7 +260,7 @@ class Plans:
     def _standing(
         self, begins: Forward, known: Known, memory: OptimizerMemory, optimizers: Sequence[Optimizer]
     ) -> tuple[Known, Profile]:
-        """The same, with what stands now beside the step that begins, which counts from now on."""
+        """Return the same as `_profile`, with what is now allocated beside the step. That counts from now on."""
         self.history = dataclasses.replace(self.history, beside_bytes=0)
         known, profile = self._profile(begins, known, memory)
         counted_bytes = profile.static.other_bytes - self.history.error_bytes
@@ -273,7 +273,10 @@ class Plans:
         return self._profile(begins, known, memory)
 
     def _with_headroom(self, begins: Forward, known: Known, profile: Profile) -> Ready | None:
-        """Plan for larger batches than were recorded: those that were told, or some headroom where sizes vary."""
+        """Plan for larger batches than were recorded: those of `plan_for`, or with headroom if sizes vary.
+
+        None if there is neither, or no plan holds the headroom to the budget.
+        """
         request, kind, own = self._request, self.history.roomy(known), known.kind.batches
         if request.plan_for and len(own) == 1:
             larger = begins._replace(arguments=enlarged(begins, request.plan_for))
@@ -289,6 +292,6 @@ class Plans:
         except (Infeasible, TooCostly):
             if request.plan_for:
                 raise
-            tight = dataclasses.replace(known, tight=True)  # the batch itself may fit
+            tight = dataclasses.replace(known, tight=True)  # the recorded batch itself may fit
             self.history = self.history.knowing(known, tight)
             return None

@@ -1,4 +1,4 @@
-"""What steps show that their plan does not count on."""
+"""Finds what steps do that their plan does not count on, and decides which steps to record because of it."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ from .._batches.batch import Kind
 from .._data.errors import ProfilingError
 
 MOST_TRIES = 4
-"""Recordings that fail, or are made since a step did what the plan does not count on. After them the plan stays."""
+"""How often a recording may fail, or a step do what its plan does not count on. After that the plan stays."""
 
 MOST_WAITS = 2
-"""Recorded steps with a forward that had no backward: more are how the loop is."""
+"""How many recorded steps are refused for a forward without backward. If more come, the loop is like that."""
 
 MOST_KINDS = 100
-"""Kinds of steps whose numbers of calls are remembered."""
+"""Kinds of steps whose numbers of autograd nodes are remembered."""
 
 
 class Surprises:
-    """Compares steps with those before.
+    """Compares steps with earlier ones.
 
     Attributes:
-        tries: how often a plan was found wanting, or a recording failed.
-        unknown: whether the last step did what no recording covers.
+        tries: how often a step did what its plan does not count on, or a recording failed.
+        unknown: whether a step did what no recording covers, so that the next one is recorded.
     """
 
     def __init__(self) -> None:
         self.tries, self.unknown = 0, False
-        self._number, self._last, self._due = 0, 0, 0  # of the step, of the last that was not covered, of the next
-        self._waits, self._set_up, self._uncovered = 0, False, False  # such steps that were met
-        self._nodes: dict[Kind, int] = {}  # the most of autograd
+        # Numbers of steps: of this one, of the last uncovered one, and of the one where it is due again.
+        self._number, self._last, self._due = 0, 0, 0
+        # Recorded steps with a forward that waits; whether one set the model up; whether to record what was uncovered.
+        self._waits, self._set_up, self._uncovered = 0, False, False
+        self._nodes: dict[Kind, int] = {}  # the most autograd nodes that a step made, by kind
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is to be done about surprises any more."""
+        """Whether nothing more is done about surprises, after `MOST_TRIES`."""
         return self.tries >= MOST_TRIES
 
     def begins(self) -> bool:
-        """Note that a step begins; whether it is to be recorded, since it may do what no recording covers.
+        """Note that a step begins. Return whether to record it, since it may do what no recording covers.
 
-        What came every so many steps is waited for when it is due again.
+        An uncovered step that comes at regular intervals is recorded when it is due again.
         """
         self._number += 1
         if self._number == self._due and not self.exhausted:
@@ -45,7 +47,7 @@ class Surprises:
         return self.unknown
 
     def other_calls(self, kind: Kind, nodes: int, *, unplanned: bool) -> bool:
-        """Whether a step called what no plan knows, or made more nodes of autograd than any of its kind before."""
+        """Whether a step made calls that no plan knows, or more autograd nodes than any of its kind before."""
         if len(self._nodes) > MOST_KINDS:
             self._nodes.clear()
         before = self._nodes.setdefault(kind, nodes)
@@ -57,7 +59,7 @@ class Surprises:
         return True
 
     def more_backwards(self) -> bool:
-        """Note that a planned step had more backward passes than its plan counts on; whether a recording may come."""
+        """Note that a step had more backward passes than its plan counts on. Return whether the next is recorded."""
         if self.exhausted:
             return False
         self.tries += 1
@@ -66,47 +68,47 @@ class Surprises:
         return True
 
     def learnt(self, *, new: bool) -> bool:
-        """Note that a step was recorded, of a `new` kind or not; whether it is what was unknown.
+        """Note that a step was recorded, and whether it was `new`. Return whether it is the step that was looked for.
 
-        Steps with one forward and with several may take turns: then the one after the next is, or one some steps later.
+        If it is not, a later one may be: steps with one forward and with several may take turns.
         """
         before, self._uncovered = self.unknown, self._uncovered and not new
         self.tries += self._uncovered
-        self._uncovered = self._uncovered and self.tries < MOST_TRIES - 1  # then what is due is waited for
+        self._uncovered = self._uncovered and self.tries < MOST_TRIES - 1  # after that, only when it is due
         self.unknown = self._uncovered
         self._due, self._last = (0, 0) if new else (self._due, self._last)
         return before and new
 
     def uncovered(self) -> bool:
-        """Note that a step makes more forwards before a backward than plans cover; whether nothing is to be done."""
+        """Note that a step makes more forwards than plans cover. Return whether nothing more is done about that."""
         if self._number != self._last:
             self.unknown = self._uncovered = not self.exhausted and not self._last
             self._comes_again()
         return self.exhausted
 
     def _comes_again(self) -> None:
-        """Wait for what this step does until as many steps are over again as since the last that did so."""
+        """Expect such a step again after as many steps as there were since the last one."""
         self._due, self._last = 2 * self._number - self._last, self._number
 
     def refuse(self, *, here: bool, waits: bool) -> None:
-        """Refuse a recorded step that is not as those that come.
+        """Refuse a recorded step that is unlike the steps to come.
 
         Args:
-            here: whether the next one runs in the same thread.
-            waits: whether one of its forwards had no backward: an exception may have come between, and what was held
-                of it then is no part of a step.
+            here: whether the next step runs in the same thread.
+            waits: whether one of its forwards had no backward. An exception may have come between them, and what was
+                held of that forward then is not part of a step.
 
         Raises:
-            ProfilingError: it is refused, and says why.
+            ProfilingError: the step is refused; the message says why.
         """
         if not here:
             raise ProfilingError("the next step runs in another thread")
         self._waits += waits
         if waits and self._waits <= MOST_WAITS:
-            raise ProfilingError("one of its forwards had no backward, and its outputs were held")
+            raise ProfilingError("a forward of the step had no backward, while its outputs were still held")
 
     def sets_up(self, changed: bool) -> bool:
-        """Whether a recorded step `changed` attributes of modules, and none has before: what it set up stays."""
+        """Whether a recorded step is the first that `changed` attributes of modules. What it set up stays set up."""
         first = changed and not self._set_up
         self._set_up = self._set_up or changed
         return first

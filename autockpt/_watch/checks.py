@@ -1,7 +1,7 @@
-"""What objects tell of a call or a function while it runs: generators, containers, bound parameters and buffers.
+"""Checks on Python objects around each call or function: generators, containers, replaced parameters and buffers.
 
-Each check compares what was there at the begin with what is there at the end, and gives a reason where a replay would
-not do the same. What storages tell is found when the run is over (`_record/refusals.py`).
+Each check compares the state at the begin with that at the end, and gives a reason if a replay would not do the same.
+Checks on storages come after the run (`_record/refusals.py`).
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 
 CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again"
 
-MAKES_NESTED = "makes a nested tensor, and that of a replay would have lengths of its own"
-"""Torch tells lengths apart by the tensor that they were given in."""
+MAKES_NESTED = "makes a nested tensor, and torch would take the lengths of a replayed one for other lengths"
+"""Torch identifies the lengths of a nested tensor by the offsets tensor object, and a replay makes another object."""
 
 DRAWS = "draws random numbers on a device"
 DRAWS_ELSEWHERE = DRAWS + " ({}) on which it is given no tensor"
 
-IS_COMPILED = "is compiled, and torch.compile recomputes each call by itself, from what that call was given"
+IS_COMPILED = "is compiled, and torch.compile recomputes each call by itself, from that call's own arguments"
 
 _COMPARED_ELSEWHERE = frozenset({"_parameters", "_buffers", "_modules", "forward"})
-"""What a module has besides its attributes; its forward is the recorder's own."""
+"""Keys of a module's ``__dict__`` that are no plain attributes. ``forward`` there is the recorder's own patch."""
 
 
 class Checks:
-    """The checks of calls and of functions: what each returns as one begins is to be called as that ends.
+    """Checks calls and functions. Each method is called at the begin, and returns what to call at the end.
 
     Args:
         model: the model.
-        fake: whether tensors have no values, so that no generator moves.
+        fake: whether tensors are fake, so that no generator advances.
     """
 
     def __init__(self, model: torch.nn.Module, *, fake: bool) -> None:
@@ -57,11 +57,11 @@ class Checks:
         self._compiled = {inner for module in compiled for inner in module.modules()}
 
     def sets_itself_up(self) -> bool:
-        """Whether modules changed their attributes, as many do in a first forward and never again."""
+        """Whether modules changed their attributes. Many do so in their first forward only."""
         return any(_attributes_of(module) != before for module, before in self._attributes.items())
 
     def of_call(self, call: SeenCall, module: torch.nn.Module, arguments: object) -> Callable[[], None]:
-        """Note what is there as a call begins."""
+        """Note the state as a call begins; return what to call as it ends."""
         leaves, states = tensors((arguments,)), self._states()
         devices = {tensor.device for tensor in (*leaves, *module.parameters(), *module.buffers())}
         parameters = [*map(private.storage_key, module.parameters())]
@@ -84,7 +84,7 @@ class Checks:
         return ended
 
     def of_function(self, function: SeenFunction, arguments: object) -> Callable[[object], None]:
-        """Note what is there as a function begins; what it returned is to be given as it ends."""
+        """Note the state as a function begins; return what to call with its output as it ends."""
         given, states = tensors(arguments), self._states()
         devices = {tensor.device for tensor in given}
         function.unrepeatable = _why_not_alone(arguments, given)
@@ -107,11 +107,11 @@ class Checks:
 
 
 def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:
-    """Why a function that is given this cannot run again by itself; empty where nothing is known against it."""
+    """Why a function with these arguments cannot be run again by itself; empty if no reason is known."""
     if not torch.is_grad_enabled():
         return "runs while gradients are off"
     if not any(tensor.requires_grad for tensor in given):
-        return "is given nothing that requires a gradient"  # and saves nothing, so that no frame records it
+        return "is given nothing that requires a gradient"  # it saves nothing, so no frame records it
     if private.foreign_checkpoint_active():
         return "runs in a torch.utils.checkpoint region of the model's own"
     opaque = [leaf for leaf in tree_leaves(arguments) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
@@ -121,21 +121,26 @@ def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:
 def _shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
     if tensor.is_nested and tensor.layout == torch.strided:
         raise ProfilingError(
-            "forward passes a nested tensor of layout torch.strided from module to module, which has no shape and "
-            "cannot be recorded. Use layout=torch.jagged."
+            "forward passes a nested tensor of layout torch.strided from module to module. Such a tensor has no shape, "
+            "so it cannot be recorded. Use layout=torch.jagged."
         )
     return tuple(tensor.shape), str(tensor.dtype)
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[_Place, torch.Tensor | None]]:
-    """The buffers inside a module, by path and name."""
+    """Yield the buffers inside a module, each with its submodule's path and its own name."""
     for path, member in module.named_modules():
         for name, buffer in member._buffers.items():
             yield (path, name), buffer
 
 
 def _bound(module: torch.nn.Module, buffers: Mapping[_Place, weakref.ref[torch.Tensor] | None]) -> Iterator[_Place]:
-    """The buffers that a call bound to other tensors, to None, or for the first time, by what was there before."""
+    """Yield where a call replaced a buffer: by a tensor with other values, by None, or None by a tensor.
+
+    Args:
+        module: the module that was called.
+        buffers: its buffers before the call.
+    """
     now = dict(_buffers(module))
     for place in dict.fromkeys((*buffers, *now)):
         reference, tensor = buffers.get(place), now.get(place)
@@ -152,19 +157,19 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _drawn(states: States, devices: set[torch.device]) -> tuple[bool, str]:
-    """Whether a generator has moved, and a reason where it is one of a device on which no tensor was given."""
+    """Whether a generator advanced; and a reason, if that was on a device on which no tensor was given."""
     moved = [generator.device for generator, before in states if not torch.equal(generator.get_state(), before)]
     elsewhere = [device for device in moved if device.type != "cpu" and device not in devices]
     return bool(moved), DRAWS_ELSEWHERE.format(elsewhere[0]) if elsewhere else ""
 
 
 def _attributes_of(module: torch.nn.Module) -> object:
-    """What would differ if forward bound or changed an attribute of a module, those of its children left out."""
+    """Return what differs if forward rebinds or changes an attribute of a module; children are left out."""
     return [(key, _fingerprint(value, 2)) for key, value in vars(module).items() if key not in _COMPARED_ELSEWHERE]
 
 
 def _fingerprint(value: object, depth: int) -> object:
-    """Tensors by identity and version, containers and objects by what is in them, so many levels deep."""
+    """Return tensors as identity and version, and containers and objects as their contents, `depth` levels deep."""
     if isinstance(value, torch.Tensor):
         return id(value), private.version(value)
     if isinstance(value, PLAIN):

@@ -1,6 +1,6 @@
-"""The graphs that the forwards of a step make: which of them wait for a backward, and which backwards have begun.
+"""The autograd graphs that a step's forwards make: which wait for a backward, and which backwards have begun.
 
-A hook on the outputs of a forward lives as long as their graph, and tells when a backward comes to it.
+A prehook on the outputs' nodes lives as long as their graph. It runs when a backward reaches that graph.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .._calls.values import tensors
 
 
 class Graphs:
-    """Those of one step.
+    """The graphs of one step.
 
     Args:
-        tell: is called inside each backward, once for each graph that it comes to.
+        tell: called inside each backward, once for each graph that the backward reaches.
 
     Attributes:
-        nodes: counts the nodes of autograd that the forwards make.
+        nodes: counts the autograd nodes that the forwards make.
         backwards: the numbers of the backwards that have begun.
-        keeping: those of the ones that keep their graph, and make none of their own.
-        differentiable: whether one can: some output leads to a parameter.
-        waiting: how many of the forwards had no backward yet, of those that should have one.
+        keeping: the numbers of those that keep their graph (``retain_graph``) without ``create_graph``.
+        differentiable: whether some output has a ``grad_fn``, so that a backward can come.
+        waiting: how many forwards still have no backward; those in eval mode do not count.
     """
 
     __slots__ = ("_alive", "_tell", "backwards", "differentiable", "keeping", "nodes", "waiting")
@@ -36,10 +36,10 @@ class Graphs:
         self.backwards: set[int] = set()
         self.keeping: set[int] = set()
         self.differentiable, self.waiting = False, 0
-        self._alive: list[weakref.ref[_Begins]] = []  # one for each forward, while its graph is
+        self._alive: list[weakref.ref[_Begins]] = []  # one for each forward; dead once its graph is
 
     def watch(self, outputs: object, *, trains: bool = True) -> None:
-        """Learn when the backward of a forward begins, and whether it never can; one in eval mode need have none."""
+        """Hook a forward's outputs, so that its backward is seen. If not `trains` (eval mode), none has to come."""
         begins = _Begins(self._begins, counts=trains)
         nodes = [tensor.grad_fn for tensor in tensors(outputs) if tensor.grad_fn is not None]
         for node in nodes:
@@ -50,9 +50,9 @@ class Graphs:
         self._alive.append(weakref.ref(begins))
 
     def waits(self, *, derived: bool) -> bool:
-        """Whether one is alive that had no backward yet, or one that keeps it for another.
+        """Whether a graph is alive that had no backward yet, or whose last backward kept it.
 
-        Or one whose backward made a graph of its own (``create_graph``), where those that were `derived` count.
+        If `derived`, a graph also counts whose last backward used ``create_graph``.
         """
         alive = [begins for each in self._alive if (begins := each()) is not None]
         return any(each.waits or each.kept or (each.derived and derived) for each in alive)
@@ -69,9 +69,9 @@ class _Begins:
     """A hook on the outputs of a forward, which lives as long as their graph.
 
     Attributes:
-        waits: whether no backward has begun.
-        kept: whether the last that did keeps the graph, and makes none of its own.
-        derived: whether the last that did makes a graph of its own, of which there may be derivatives.
+        waits: whether no backward has reached it.
+        kept: whether the last backward keeps the graph (``retain_graph``), without ``create_graph``.
+        derived: whether the last backward makes a graph of its own (``create_graph``), for derivatives of derivatives.
     """
 
     __slots__ = ("__weakref__", "_counts", "_tell", "derived", "kept", "waits")

@@ -1,6 +1,6 @@
-"""What a watched run leaves: markers on the tape, and the calls, functions, operators and saves that they stand for.
+"""What a watched run records: markers on the tape, and the calls, functions, operators and saves that they refer to.
 
-Calls and torch functions form one tree, whose leaves are functions; operators run inside them.
+Calls and torch functions form one tree. Its leaves are functions; operators run inside them.
 
     call        enter ─────────────────────────────────────────────────────────────── exit
     function            begin ──────────────────────────────────── end
@@ -44,9 +44,9 @@ MarkKind = Literal[
 
 
 class Sources(NamedTuple):
-    """Who returned a very tensor object, unchanged since: calls, and torch functions, by index.
+    """Which calls and torch functions, by index, returned this very tensor object, in its present version.
 
-    Of an argument also whether it has a `graph`: a gradient flows through it to what made it.
+    `graph` is set for arguments only: whether the argument has a ``grad_fn``.
     """
 
     calls: tuple[int, ...] = ()
@@ -58,19 +58,20 @@ class Sources(NamedTuple):
 class Mark:
     """One marker: what happened at its place on the tape.
 
-    A ``forward_end`` begins the first backward pass, and a ``backward_again`` each further one. Forwards may come after
-    either, while a graph of the step waits. A ``given`` stands before each further forward.
+    A ``forward_end`` begins the first backward pass, and a ``backward_again`` each later one. More forwards may follow
+    either one, while a graph of the step waits for its backward. A ``given`` precedes each forward after the first.
 
-    What is allocated from an ``aside`` to the next marker of a call, function, operator or save is the recorder's own.
+    An ``aside`` begins the recorder's own work. What is allocated from it up to the next marker of a call, function,
+    operator or save is not part of the step.
 
     Attributes:
         kind: what happened.
         index: the call (enter, exit), the function (begin, end), the operator (start, stop), the save (pack, unpack,
             release), the parameter (ready) or the holder (held).
         stamp: a reading of the clock, for the kinds that happen in forward.
-        keys: storages of the arguments (enter, begin, start), outputs (exit, end, stop), of the tensor saved (pack),
-            of the one brought back (unpack, where saves were spilled), of the gradient (ready) or held (held), and of
-            parameters that were gathered for the call that begins (gathered).
+        keys: storages: of the arguments (enter, begin, start), of the outputs (exit, end, stop), of the saved tensor
+            (pack), of its restored copy (unpack, if saves were spilled), of the gradient (ready), of the tensors that
+            the holder has (held), or of parameters that were gathered for the call that begins (gathered).
     """
 
     kind: MarkKind
@@ -87,16 +88,17 @@ class SeenCall:
         name: qualified name of the module.
         class_name: class of the module.
         occurrence: which call of that module, from 0.
-        parent: the call whose code made it, -1 for the root.
+        parent: the call that made it, -1 for the root.
         stop: one past the last call inside it.
-        shapes: of what it was given and of its own parameters, as words that are equal for calls that are alike.
-        ways: for each storage that came in, who returned its objects, those alike once.
-        draws: whether a default generator moved.
-        bound: qualified names of buffers inside it that were bound to other tensors.
+        shapes: a text of its class and of the shapes and dtypes of its arguments and own parameters; equal for calls
+            that are alike.
+        ways: for each storage among its arguments, the distinct `Sources` of the tensor objects with that storage.
+        draws: whether a default generator advanced.
+        bound: qualified names of buffers inside it that the call replaced with other tensors.
         nested: whether a nested tensor was saved inside it.
-        reasons: why it cannot be replayed exactly, as far as objects tell.
-        checkpointed: whether a torch.utils.checkpoint region of the model's own runs it.
-        alone: why it can be in no segment with other calls; empty where it can.
+        reasons: why it cannot be replayed exactly, as far as Python objects show it (see `Checks`).
+        checkpointed: whether it runs inside a torch.utils.checkpoint region of the user's.
+        alone: why it cannot share a segment with other calls; empty if it can.
     """
 
     name: str
@@ -116,19 +118,19 @@ class SeenCall:
 
 @dataclass(slots=True)
 class SeenFunction:
-    """A torch function as a call's own code called it.
+    """A torch function that a call's own code called.
 
     Attributes:
         name: its short name.
-        occurrence: which one of that name in the code of its call.
-        call: that call.
-        ways: for each storage that came in, who returned its objects, those alike once.
-        draws: whether a default generator moved.
+        occurrence: which function of that name in its call, from 0.
+        call: the call whose code called it.
+        ways: for each storage among its arguments, the distinct `Sources` of the tensor objects with that storage.
+        draws: whether a default generator advanced.
         unreadable: why a replay cannot hand out its result.
-        unrepeatable: why it cannot run again by itself, as far as objects tell.
-        plain: whether all that it returned besides tensors are plain values.
-        untraced: whether some tensor that it returned has no storage.
-        cached_casts: whether casts of parameters that are made in it are autocast's own, which others read later.
+        unrepeatable: why it cannot be run again by itself, as far as Python objects show it (see `Checks`).
+        plain: whether everything that it returned besides tensors is a plain value (`checks.PLAIN`).
+        untraced: whether some tensor that it returned has no storage on the tape: it is empty or sparse.
+        cached_casts: whether autocast's cache was on, so that later functions may read a cast of a parameter made here.
     """
 
     name: str
@@ -145,16 +147,16 @@ class SeenFunction:
 
 @dataclass(slots=True)
 class SeenOp:
-    """An operator as it ran.
+    """An operator that ran.
 
     Attributes:
-        name: ``aten.mm.default``.
-        function: that ran it, -1 if none did.
-        call: innermost call that ran it, -1 if none did (the loss).
-        node: number of the autograd node that was made last before it ran: its own, if it has one.
-        words: name and shapes, equal for operators that are alike.
-        written: positions, among the storages of its first marker, of those that it changes.
-        draws: whether it draws random numbers, where no generator tells (fake tensors).
+        name: such as ``aten.mm.default``.
+        function: the torch function that ran it, -1 if none did.
+        call: the innermost call that ran it, -1 if none did (the loss).
+        node: number of the newest autograd node when it ran. That is its own node, if it has one.
+        words: its name with shapes and dtypes; equal for operators that are alike.
+        written: which of its ``start`` marker's storages it changes, as positions among them.
+        draws: whether it draws random numbers; set only for fake tensors, where no generator advances.
         returns: whether it returned any tensor.
     """
 
@@ -172,10 +174,10 @@ class SeenSave(NamedTuple):
     """A tensor that autograd saved.
 
     Attributes:
-        call: innermost call that saved it; the root for what the loss saves, since no candidate covers it.
-        function: that saved it, -1 if none did.
+        call: the innermost call that saved it. For the loss it is the root: no candidate segment covers that save.
+        function: the torch function that saved it, -1 if none did.
         node: number of the autograd node that saves it.
-        ops: how many operators had started.
+        ops: how many operators had started by then.
     """
 
     call: int
@@ -186,24 +188,24 @@ class SeenSave(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class SeenStep:
-    """What one watched run leaves.
+    """What one watched run records.
 
     Attributes:
         parameters: storages of the model's parameters.
         buffer_names: qualified names of the model's buffers, by storage.
         roots: names of the models whose forwards the user's loop calls.
-        constants: storages of tensors without a graph that attributes, closures and globals of the model's had before
-            the step.
+        constants: storages of tensors that the model's attributes, closures and globals referred to before the step,
+            and that had no ``grad_fn``.
         marks: the markers, by their number on the tape.
         calls: the calls, in pre-order.
-        functions: the torch functions that they called, in order.
+        functions: the torch functions that the calls made, in order.
         ops: the operators that ran in forward, in order.
-        saves: what autograd saved, in order.
-        holders: who else holds tensors after forward, in words.
-        events: the tape, once it is closed.
+        saves: the tensors that autograd saved, in order.
+        holders: what else holds tensors after forward (a custom function's ctx), in words for the user.
+        events: the events of the tape, once it is closed.
         reached: which of the step's leaves get a gradient.
-        threads: whether threads that no tape sees may free memory: those of collectives on a CPU.
-        sets_itself_up: whether forward changed attributes of modules, as many do in their first and never again.
+        threads: whether threads that no tape sees may free memory, as those of collectives on a CPU do.
+        sets_itself_up: whether forward changed attributes of modules. Many modules do so in their first forward only.
     """
 
     parameters: frozenset[int]
@@ -222,7 +224,7 @@ class SeenStep:
     sets_itself_up: bool = False
 
     def in_order(self) -> list[Mark]:
-        """The markers as they lie on the tape: their numbers may be out of turn."""
+        """The markers in the order of the tape, which need not be that of their numbers."""
         return [self.marks[event.key] for event in self.events if event.kind == "mark"]
 
 
@@ -235,8 +237,8 @@ def run_of(
 
     Args:
         model: the model.
-        keys: names the storages of tensors, each once.
-        held: tensors that attributes, closures and globals of the model's have.
+        keys: returns the keys of tensors' storages, each once.
+        held: tensors that the model's attributes, closures and globals refer to.
     """
     names: dict[int, tuple[str, ...]] = {}
     for name, buffer in model.named_buffers(remove_duplicate=False):
@@ -251,19 +253,19 @@ def run_of(
 
 
 class SavedSlot:
-    """What autograd holds instead of a tensor, so that its release shows.
+    """What autograd holds in the place of a saved tensor, so that its release is seen.
 
     Attributes:
         save: number of the save.
-        held: the tensor, or where its bytes wait.
+        held: the tensor, or a handle of its spilled bytes.
     """
 
     __slots__ = ("_released", "held", "save")
 
     def __init__(self, released: Callable[[], object], save: int, held: torch.Tensor | SpilledTensor) -> None:
-        """Take what is held; `released` is called before it goes."""
+        """Hold a tensor or its spilled bytes; `released` is called just before they are let go."""
         self._released, self.save, self.held = released, save, held
 
     def __del__(self) -> None:
-        # The tensor goes after the marker: it is alive until its save is released, not a tick less.
+        # Put the marker first: the tensor is freed only after this, so it is alive up to and including that tick.
         self._released()

@@ -1,4 +1,4 @@
-"""Watching one run of the user's model: whatever happens in it becomes a marker on the tape."""
+"""Watches one run of the user's model: calls, functions, operators and saves become markers on the tape."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ Hooked: TypeAlias = Callable[[Pack, Unpack], AbstractContextManager[Any]]
 
 
 class Observer:
-    """Opens calls, functions and operators and follows saves, while one step runs.
+    """Records calls, torch functions, operators and saved tensors while one step runs.
 
     Args:
         model: the model; its forwards are patched only inside `watching`.
         tape: where the markers go.
-        clock: read at every marker of forward; watching takes no time by it.
-        spill: where what autograd saves waits.
-        held: tensors that attributes, closures and globals of the model's have.
-        changing: is told of tensors before an operator changes them.
+        clock: read at every marker of forward; it leaves out the time that watching takes.
+        spill: where saved tensors wait for backward.
+        held: tensors that the model's attributes, closures and globals refer to.
+        changing: called with the tensors that an operator is about to change in place.
 
     Attributes:
         run: what it has seen so far.
@@ -61,10 +61,10 @@ class Observer:
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
         self._open: list[int] = []
         self._function = -1
-        self._counts: Counter[tuple[int, str]] = Counter()  # of calls, and of functions by their call
+        self._counts: Counter[tuple[int, str]] = Counter()  # of calls by (-1, name), of functions by (call, name)
         self._returned = Returned(tape)
         self._in_forward = self._aside = self._ended = self._elsewhere = False
-        self._backwards = 0  # that have begun
+        self._backwards = 0  # how many backward passes have begun
         self._thread = threading.get_ident()
 
     @contextmanager
@@ -72,8 +72,8 @@ class Observer:
         """Patch every module's forward and catch functions, operators and saves, until the context is left.
 
         Args:
-            in_place: see `patched_forwards`; `on_call` is told of the root's forward.
-            hooked: puts hooks on saved tensors inside a block; torch's own way, if it is not given.
+            in_place: see `patched_forwards`; the caller then passes the root's forward to `on_call` itself.
+            hooked: makes the context that sets saved-tensor hooks; by default torch's `saved_tensors_hooks`.
         """
         hooks = (hooked or torch.autograd.graph.saved_tensors_hooks)(self._pack, self._unpack)
         functions, operators = routed_functions(self._on_function), routed_operators(self._on_operator)
@@ -85,31 +85,31 @@ class Observer:
                 self._in_forward = False
 
     def begin_backward(self) -> None:
-        """Say that a backward begins: what calls come until a forward is watched again are recomputations in it."""
+        """Mark that a backward begins. Calls before `watching` is entered again are recomputations: not recorded."""
         self._in_forward, self.run.sets_itself_up = False, self._checks.sets_itself_up()
         self.mark("backward_again" if self._backwards else "forward_end", 0, self._clock.stamp())
         self._backwards += 1
 
     def end(self, *, stamp: object = None, keys: tuple[int, ...] = ()) -> None:
-        """Say that the run is over: what is released later (by a graph that somebody holds) lived to its end.
+        """Mark that the run is over. A save released later (by a graph that is still held) counts as alive to the end.
 
         Args:
-            stamp: when backward was; now, if it is not given.
-            keys: storages that somebody has then.
+            stamp: when backward ended; now by default.
+            keys: storages that are still referred to then.
 
         Raises:
-            ProfilingError: other threads called modules meanwhile.
+            ProfilingError: another thread called modules during the run.
         """
         self.mark("backward_end", 0, self._clock.stamp() if stamp is None else stamp, keys)
         self._ended = True
         if self._elsewhere:
             raise ProfilingError(
                 "forward calls modules in threads of its own, or another thread calls the model meanwhile, and "
-                "recording sees only one. Write a plan by hand (Plan.of)."
+                "recording sees only one thread. Write a plan by hand (Plan.of)."
             )
 
     def mark(self, kind: MarkKind, index: int, stamp: object = None, keys: tuple[int, ...] = ()) -> int:
-        """Put one marker on the tape; return its number, -1 where the run is over."""
+        """Put one marker on the tape. Return its number, or -1 if the run is over."""
         if self._ended:
             return -1
         number = self._tape.mark()
@@ -117,19 +117,19 @@ class Observer:
         return number
 
     def keys(self, values: Iterable[torch.Tensor]) -> tuple[int, ...]:
-        """Name the storages of some tensors, each once."""
+        """Return the keys of the tensors' storages, each once."""
         return tuple(filter(None, dict.fromkeys(map(self._tape.key, values))))
 
     def ready(self, index: int, gradient: torch.Tensor | None) -> None:
-        """Note, as a hook, that a gradient is ready to be added to one that exists; a Function may give none."""
+        """Mark that a gradient is about to be added to an existing one. A hook; a custom Function may return None."""
         if gradient is not None:
             self.mark("ready", index, keys=(self._tape.key(gradient),))
 
     @contextmanager
     def _own_work(self) -> Iterator[object]:
-        """Let the observer work by itself, which takes no time; gives a stamp from before.
+        """Run the observer's own work: the clock leaves its time out. Yields a stamp taken before it.
 
-        What it allocates is nobody's up to the next marker, which must come last in it.
+        What it allocates up to the next marker is not part of the step, so that marker must be its last action.
         """
         stamp = self._clock.stamp()
         before, self._aside = self._aside, True
@@ -142,18 +142,18 @@ class Observer:
             self._clock.forget(stamp)
 
     def on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
-        """Run a call and watch it.
+        """Run a call and record it.
 
-        Further forwards of the same step, of several models too, are calls inside the first one, which goes on.
+        A step has one root call. Its later forwards, also those of several models, are calls inside that root.
         """
         if not self._in_forward:
             return run()
         if threading.get_ident() != self._thread:
-            self._elsewhere = self._elsewhere or torch.is_grad_enabled()  # an evaluation saves nothing
+            self._elsewhere = self._elsewhere or torch.is_grad_enabled()  # without gradients nothing is saved
             return run()
         occurrence = self._counts[-1, name]
         self._counts[-1, name] += 1
-        if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but no call
+        if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but not recorded
             return run()
         if name and not self.run.calls:
             self.run.calls.append(SeenCall(WHOLE, type(self._model).__name__, 0, -1))
@@ -182,7 +182,7 @@ class Observer:
                 self.mark("exit", 0, self._clock.stamp())
 
     def _call_begins(self, index: int, module: torch.nn.Module, arguments: object) -> Callable[[], None]:
-        """Note that a call begins; return what is to be called before it ends."""
+        """Mark that a call begins; return its check, to be called just before the call ends."""
         call = self.run.calls[index]
         with self._own_work() as stamp:
             call.ways, keys = self._returned.given(arguments)
@@ -193,7 +193,7 @@ class Observer:
         return check
 
     def _call_ends(self, index: int, output: object, check: Callable[[], None], *, of_loop: bool) -> None:
-        """Note that a call has returned; the loop that called it may keep all that hangs on its output."""
+        """Mark that a call has returned. If the loop called it, tensors held by ctx objects of its graph are marked."""
         with self._own_work() as stamp:
             keys = self._returned.by(Sources(calls=(index,)), output)
             check()
@@ -245,7 +245,7 @@ class Observer:
                 node=private.saving_node(),
                 words=f"{op}({';'.join(f'{tuple(t.shape)}{t.dtype}' for t in inputs)})",
                 written=tuple(position for position, key in enumerate(keys) if key in changed),
-                # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
+                # No generator moves for fake tensors, so the operator's tag decides. It reports some that draw nothing.
                 draws=self._fake and torch.Tag.nondeterministic_seeded in op.tags,
             )
             index = len(self.run.ops)
@@ -273,13 +273,13 @@ class Observer:
             return tensor
         with self._own_work() as stamp:
             index, node = len(self.run.saves), private.saving_node()
-            # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
+            # A save of the loss, outside the model, counts as the root's: no candidate segment covers it: it is kept.
             call = self._open[-1] if self._open else 0
             self.run.saves.append(SeenSave(call, self._function, node, len(self.run.ops)))
             for each in self._open if tensor.is_nested else ():
                 self.run.calls[each].nested = True
             held = self._spill.take(tensor)
-            # A result leads to the node that saves it: a cycle that no collector sees, where no backward breaks it.
+            # An output that its own node saves refers to that node. detach() avoids that cycle, which gc cannot see.
             slot = SavedSlot(partial(self.mark, "release", index), index, tensor.detach() if held is tensor else held)
             self.mark("pack", index, stamp, (key,))
             return slot

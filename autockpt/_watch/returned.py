@@ -1,4 +1,4 @@
-"""Who returned which tensor: an argument is known by the very object, unchanged since, and not by its bytes."""
+"""Which call or function returned a tensor. Tensors are told apart as Python objects with versions, not by values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .storage_tape import Tape
 
 
 class Returned:
-    """What calls and functions have returned so far.
+    """Remembers what calls and functions have returned so far.
 
     Args:
-        tape: names storages.
+        tape: gives the keys of storages.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -32,13 +32,13 @@ class Returned:
         return found
 
     def given(self, arguments: object) -> tuple[tuple[tuple[Sources, ...], ...], tuple[int, ...]]:
-        """Return in which ways each storage comes to a call, and these storages."""
+        """Return the distinct `Sources` of each storage's tensor objects among the arguments, and the storages."""
         storages = self._storages(arguments)
         ways = (tuple(dict.fromkeys(map(self._way, objects))) for objects in storages.values())
         return tuple(ways), tuple(storages)
 
     def by(self, sources: Sources, output: object) -> tuple[int, ...]:
-        """Remember who returned these very objects, and in which version; return their storages."""
+        """Remember that `sources` returned these tensor objects, in this version; return their storages."""
         storages = self._storages(output)
         for tensor in (tensor for same_storage in storages.values() for tensor in same_storage):
             known = self._sources(tensor)
@@ -48,11 +48,11 @@ class Returned:
         return tuple(storages)
 
     def _way(self, argument: torch.Tensor) -> Sources:
-        """In which way an argument comes to a call."""
+        """Return the sources of an argument, with whether it has a graph."""
         return self._sources(argument)._replace(graph=argument.grad_fn is not None)
 
     def _sources(self, tensor: torch.Tensor) -> Sources:
-        """Who returned this very object, unchanged since."""
+        """Return the sources of this very tensor object; none if it was changed since."""
         reference, version, sources = self._known.get(id(tensor), (None, 0, Sources()))
         alive = reference is not None and reference() is tensor and version == private.version(tensor)
         return sources if alive else Sources()

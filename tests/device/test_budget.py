@@ -139,7 +139,7 @@ def test_what_the_loop_keeps_counts_from_the_next_step_on(caplog: pytest.LogCapt
     assert within(found) == [True] * 8
     plans = [each.message for each in caplog.records if "planned in" in each.message]
     assert len(plans) == 2
-    assert "more than the budget would stand" in plans[1]
+    assert "more than the budget, with what is new on the device" in plans[1]
 
 
 def test_what_the_loop_makes_within_a_step_counts_from_the_next_one_on(caplog: pytest.LogCaptureFixture) -> None:
