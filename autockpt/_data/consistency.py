@@ -16,13 +16,13 @@ from .step_record import StepRecord
 TENSORS = dict.fromkeys(("tensor", "reads", "makes", "writes", "outputs"), "tensor")
 CALLS, FUNCTIONS = {"call": "call", "sources": "call"}, {"function": "function", "functions": "function"}
 MOST_TICKS = 20
-"""Ticks for each row: a step has fewer than two, and more where operators take many buffers of their own."""
+"""Most ticks per row. A step has fewer than two, or more if operators allocate many buffers of their own."""
 
 INDEXED = TENSORS | CALLS | FUNCTIONS | {"op": "operator"}
 """What the numbers in a column are indices of, by the name of the column."""
 
 OF_REFUSALS = {"call": "call", "run": "call", "tensor": "tensor"}
-"""What the index of a refusal is one of, by what is refused; else of a function."""
+"""What the index of a refusal is an index of, by what is refused. All others are indices of functions."""
 
 
 def validate(step: StepRecord) -> None:
@@ -39,7 +39,7 @@ def validate(step: StepRecord) -> None:
 
 
 def _check_columns(step: StepRecord) -> None:
-    """Check that indices are those of what is there, and that seconds are numbers."""
+    """Check that indices are in range, and that seconds are finite and not negative."""
     sizes = {"call": len(step.calls), "function": len(step.functions), "operator": len(step.ops)}
     sizes["tensor"] = len(step.tensors)
     for what, name, column in _columns(step):
@@ -52,7 +52,7 @@ def _check_columns(step: StepRecord) -> None:
 
 
 def _check_order(step: StepRecord) -> None:
-    """Check that ticks ascend where they do in any step."""
+    """Check that ticks ascend where they must."""
     for what, begins in (("tensors", step.tensors.birth), ("functions", step.functions.enter)):
         if any(later <= earlier for earlier, later in pairwise(begins)):
             raise InvalidFile(f"{what} are not in the order in which they begin")
@@ -89,7 +89,7 @@ def _check_buffers(step: StepRecord) -> None:
 
 
 def _check_sizes(step: StepRecord) -> None:
-    """Check that the clock and the bytes are of a step, before anything is laid out over them."""
+    """Check that the clock and the bytes are plausible, before arrays of that length are made."""
     rows = len(step.calls) + len(step.functions) + len(step.ops) + len(step.tensors) + len(step.saves)
     if step.ticks > MOST_TICKS * (rows + 100):
         raise InvalidFile(f"the clock has {step.ticks:,} ticks, for {rows:,} rows of calls, tensors and saves")
@@ -135,13 +135,13 @@ def _check_tree(step: StepRecord) -> None:
 
 
 def _spans(step: StepRecord) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield ticks that ascend in any step, each with what is wrong where they do not."""
+    """Yield ticks that must ascend, each with what is wrong if they do not."""
     calls, tensors, saves, end = step.calls, step.tensors, step.saves, step.ticks
     functions, ops = step.functions, step.ops
     late = step.late_forwards
     yield "a late forward begins before a backward, or ends after the step", (step.forward_ticks, *chain(*late), end)
     for call in calls:
-        # The root's goes on in every further forward.
+        # The call of the root goes on through all late forwards.
         until = end if call.parent < 0 and late else step.forward_until(call.enter)
         yield f"call {shown(call.key)} runs outside forward", (call.enter, call.exit, until)
     for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
