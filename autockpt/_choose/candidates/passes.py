@@ -44,7 +44,7 @@ class Passes:
         self.keeping = [self._keeps(number) for number in range(len(self._begins) + 1)]
 
     def fills(self, slots: Sequence[int]) -> dict[int, dict[int, int]]:
-        """Return, by tick of each replay of a segment, the saves that it fills, each with the tick until which it lives.
+        """Return, by tick of each replay of a segment, the saves that it fills, each with the tick it ends at.
 
         In order; empty if backward reads none of the saves. O(saves × backward passes).
 
@@ -97,6 +97,6 @@ class Passes:
         return ends
 
     def _keeps(self, number: int) -> bool:
-        """Whether a pass kept its graph: it released nothing before its last read. Else each node releases its saves."""
+        """Whether a pass kept its graph: it released nothing before its last read. Else each node releases."""
         read = [(tick, i) for tick, i in self._reads if self.at(tick) == number]
         return bool(read) and min(self._saves.release[i] for _, i in read) > read[-1][0]
