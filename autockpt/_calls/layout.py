@@ -18,7 +18,7 @@ def span_bytes(tensor: torch.Tensor) -> int:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no gaps between its elements. Queries cut out of one tensor with keys and values have some."""
+    """Whether a tensor has no gaps between its elements. Queries that share a tensor with keys have some."""
     return span_bytes(tensor) <= tensor.nbytes
 
 
