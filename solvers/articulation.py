@@ -40,8 +40,8 @@ def articulation_plans(judge: Judge, budget_bytes: int, *, deadline: Deadline = 
 
     In real models more than one tensor crosses almost everywhere (masks, position tables, skips). So a point is a local
     minimum of the bytes that cross; only tensors whose life recomputing prolongs count. Yields the plain plan; then,
-    for every cut of the chain, its segments added until the budget is met, and all of its segments. Segments that are
-    not needed are dropped.
+    for every cut of the chain, a plan that takes segments until the budget is met, and one that takes them all.
+    Segments that are not needed are dropped.
 
     Source: the "memory" heuristic of T. Salimans and Y. Bulatov 2018, "Fitting larger networks into memory"
     (OpenAI), with bytes in place of counts, a greedy choice among segments, and a judge.

@@ -42,7 +42,7 @@ from .judge import Floats, Ints, Judge, course
 SLOTS = 2000  # parts of the room in which held bytes are counted
 MOST_CELLS = 20_000_000  # points times slots, 160 MB: where there are more than 10,000 points, slots are fewer
 COARSER = 8  # once time is up, slots are fewer by this factor
-TRIES = 6  # how often the room is corrected by what the judge finds too high
+TRIES = 6  # how often the room is corrected by the peak that the judge finds
 BISECTIONS = 12  # steps towards the lowest peak: to a four-thousandth of the range
 
 
@@ -85,7 +85,7 @@ class Chain:
             start, until = starts[own], untils[own]
             changes = np.concatenate((start[start > apex], until[until > apex] - 1))
             if changes.size:
-                # Steps since the last change before belong to it as well: it still holds everything then.
+                # Steps since the change before belong to it as well: the arc still holds everything then.
                 first, last = int(times[max(np.searchsorted(times, changes.min()) - 1, 0)]), int(until.max())
                 size = np.where(until > first, sizes[own], 0)
                 stands = course(last - first, np.clip(start - first, 0, None), np.clip(until - first, 0, None), size)
@@ -94,7 +94,7 @@ class Chain:
         self.apex_bytes = int(columns.base_bytes[apex:apex_end].max())
 
     def plans(self, budget_bytes: int, *, deadline: Deadline = NEVER) -> Iterator[Plan]:
-        """See `chain_plans`; once time is up bytes are counted more coarsely, and one plan that fits is enough."""
+        """See `chain_plans`. Once time is up, bytes are counted more coarsely, and one plan that fits is enough."""
         yield ()
         plain_bytes = self.columns.judge.peak(())
         if plain_bytes <= budget_bytes or not self.columns.n_candidates:
@@ -116,12 +116,12 @@ class Chain:
                 yield lower
 
     def _n_slots(self, deadline: Deadline) -> int:
-        """Slots that are affordable."""
+        """Number of slots that memory and time allow."""
         slots = min(SLOTS, MOST_CELLS // self.columns.n_points + 1)
         return slots // COARSER + 1 if deadline.passed else slots
 
     def _by_room(self, budget_bytes: int, deadline: Deadline) -> Iterator[Plan]:
-        """Plans for the room that the budget leaves, corrected by what the judge finds too high, or a slot too low."""
+        """Plans for the budget as room; the room is then corrected if their peak is too high, or a slot too low."""
         tight_bytes: int | None = None  # most room that gave a plan that fits
         loose_bytes: int | None = None  # least room that gave one that does not
         room_bytes = budget_bytes
@@ -149,7 +149,7 @@ class Chain:
         slot_bytes = (room_bytes - int(columns.base_bytes.min())) / slots
         if slot_bytes <= 0:
             return None
-        slot_bytes = max(slot_bytes, columns.grain_bytes)  # all bytes are whole grains, so coarse ones round nothing
+        slot_bytes = max(slot_bytes, columns.grain_bytes)  # sizes are whole grains, so such slots round nothing
         candidates, n_points = columns.judge.problem.candidates, columns.n_points
         held = self._slots(slot_bytes)
         fits = np.clip(np.floor((room_bytes - self.own_peak_bytes) / slot_bytes), -1, slots).astype(np.int64)
@@ -166,7 +166,7 @@ class Chain:
         chosen: list[int] = []
         while point:
             here = seconds[point, slot]
-            arc = next(  # the very sum is found again
+            arc = next(  # the same floating-point sum again, so == is safe
                 arc
                 for arc in arriving[point]
                 if 0 <= (before := slot - held[arc]) < room[arc]
@@ -194,10 +194,10 @@ class Chain:
         return seconds
 
     def _slots(self, slot_bytes: float) -> Ints:
-        """What each arc holds in slots, rounded so that what a row of arcs holds is off by one slot at most.
+        """Slots that each arc holds, rounded so that the sum over a row of arcs is off by one slot at most.
 
-        Each arc is rounded from where the sum up to it stands if everything before it is kept: equal arcs at
-        different places round differently.
+        An arc is rounded together with the sum of everything before it, as if kept. So equal arcs at different places
+        may be rounded differently.
         """
         first = np.array([first for first, _ in self.columns.arcs])
         kept = self.held_bytes[self.columns.n_candidates :]
@@ -207,11 +207,11 @@ class Chain:
 
 
 def _charged(columns: Columns) -> tuple[Ints, Ints, Ints, Ints]:
-    """Entries of arcs alone (arc, start, until, bytes), by arc.
+    """Entries (arc, start, until, bytes), by arc: those of pieces are charged to arcs.
 
-    A piece that several stretches save is charged to the one arc by which a path passes the first of them,
-    unless that arc covers them all: nothing is counted twice, and nothing is freed by covering one saver of two.
-    What only candidates hold is left to the judge.
+    A piece that several stretches save is charged to the arc by which a path passes the first of them, unless that arc
+    covers them all. So nothing is counted twice, and to cover one of two savers frees nothing. Pieces that only
+    candidates hold are left to the judge.
     """
     n_candidates, n_arcs = columns.n_candidates, len(columns.arcs)
     first, last = np.array(columns.arcs, dtype=np.int64).reshape(-1, 2).T
