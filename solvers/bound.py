@@ -72,7 +72,7 @@ class Lives:
     """How long everything lives, in steps of one training step.
 
     Attributes:
-        base_bytes: per step, the level in every schedule: parameters, gradients so far, what the caller's own
+        base_bytes: per step, the bytes alive in every schedule: parameters, gradients so far, what the caller's own
             references keep, temporaries of the step itself.
         run_step: per unit, the step in which it first runs.
         free_step: per item, the first step in which it would be dead if backward did not need it. Before that it is
@@ -228,8 +228,7 @@ def _bounded(flow: Dataflow, rows: Sequence[Row], deadline: Deadline) -> tuple[f
     programme = _Programme(flow, rows)
     outcome = highs.solve(programme.lp, seconds=deadline.left, whole=False)
     if outcome.infeasible:
-        # Prices cannot prove that there is no schedule. They can prove that one step needs more bytes than it has room
-        # for.
+        # Prices cannot prove that there is no schedule. They can prove that one step needs more bytes than its room.
         for row in rows:
             held = _Programme(flow, [row], seconds=False)
             solved = highs.solve(held.lp, seconds=deadline.left, whole=False).solved

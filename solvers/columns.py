@@ -11,9 +11,9 @@ anything holds it: a kept stretch that saves it, or a candidate that needs it as
 
     tensor     free_step ├── held by k0, x ──┤ until of x ├── held by k0 ──┤ until of k0's save
 
-The *options* of a stretch are the columns that cover it; they exclude one another. So the options that hold a piece have a
-sum of 0 or 1; such a sum is a *form*. Most pieces have a single form, and their bytes count on its columns. The others
-get a column of their own.
+The *options* of a stretch are the columns that cover it; they exclude one another. So the options that hold a piece
+have a sum of 0 or 1; such a sum is a *form*. Most pieces have a single form, and their bytes count on its columns. The
+others get a column of their own.
 """
 
 from __future__ import annotations
