@@ -198,7 +198,7 @@ def _budget_bytes(model: torch.nn.Module, budget: int | str, device: str | None)
     on = planned_device() if device is not None else device_of(next((each.device for each in model.parameters()), CPU))
     budget_bytes = less_margin(goal_for(model, budget, None), on).budget_bytes
     if budget_bytes is None:
-        raise BudgetError(f"the largest batch is the largest for a number of bytes, and budget={budget!r} is none")
+        raise BudgetError(f"max_batch needs a budget in bytes or percent, and budget={budget!r} is neither")
     return budget_bytes
 
 

@@ -137,14 +137,14 @@ def advise(
     in_unit = functools.partial(format_like, amount=asked)
     minimum, budget = parts.peak_bytes, in_unit(budget_bytes)
     missing = minimum - budget_bytes
-    lines = [f"Ask for at least {minimum:,} bytes, or for 'min': the error carries the plan that keeps to them."]
+    lines = [f"Ask for at least {minimum:,} bytes, or for 'min': the error carries a plan with that peak."]
     if parts.parameter_bytes > budget_bytes:
         alone = f"The parameters alone, {in_unit(parts.parameter_bytes)}, are above the budget of {budget}"
         return [*lines, f"{alone}: only fewer or narrower ones would fit."]
     fixed = parts.parameter_bytes + parts.buffer_bytes + parts.optimizer_bytes
     if fixed > budget_bytes:
         stands = f"{in_unit(fixed)} of parameters, buffers and optimizer state"
-        lines.append(f"What stands before the batch comes, {stands}, is above the budget of {budget}: no batch fits.")
+        lines.append(f"Before any batch there are {stands}, which is above the budget of {budget}: no batch fits.")
     if unpinned_bytes is not None and unpinned_bytes < minimum:
         enough = "fits" if unpinned_bytes <= budget_bytes else f"reaches {in_unit(unpinned_bytes)}"
         lines.append(f"Lift pins: without them the same solver {enough}.")
@@ -191,5 +191,5 @@ def _let_go(who: str, size: str) -> str:
     if who == ELSEWHERE:
         return f"{held} (an attribute, a list, a cache): let go of them before backward."
     return (
-        f"{held}, of which autograd knows nothing: give them to ctx.save_for_backward, so that they can be recomputed."
+        f"{held}, where autograd does not see them: give them to ctx.save_for_backward, so that they can be recomputed."
     )

@@ -104,7 +104,7 @@ class _ShadowTape(StorageTape):
         if private.is_item(op) and tensors[0].device.type == "meta":
             return torch.full((), 0.5, dtype=torch.float64).to(tensors[0].dtype).item()
         if not self._untouchable.isdisjoint(map(self.key, tensors)):
-            raise TypeError("it reaches for tensors by another way than its groups and its state")
+            raise TypeError("it reaches its tensors by another way than through its groups and its state")
         output = super()._on_operator(op, given, run)
         for tensor in tensors_in(output):
             private.refuse_pointers(tensor)
