@@ -20,7 +20,7 @@ from .problem import Candidate, Problem
 MIN_BLOCKS = 4  # a chain of fewer calls that matter leaves nothing to choose from
 
 MAX_OVER_MEDIAN = 2.5
-"""A call that holds more than so many times the median of the calls that matter is no block like them: open it.
+"""A call that holds more than this many times the median of the calls that matter is no block like them: open it.
 
 It is not the mean: an unopened encoder of six blocks beside six decoder blocks would raise that too far."""
 

@@ -2,17 +2,17 @@
 
     forward              apex              backward
     ├── run ──┼─ run ──┼──│──┼── reads t ──┼── reads w ──┤
-                          s                                    what stands in step s fits into the budget
+                          s                                    what is alive in step s fits into the budget
 
 It is one linear programme, over steps s where the budget binds:
 
     symbol   meaning                                                        name here
     R_us     unit u runs again after step s                                 columns ``R``
     r_u      unit u runs again                                              columns ``r``
-    h_ts     item t stands in s though forward is done with it              columns ``h``
+    h_ts     item t is alive in s though forward is done with it            columns ``h``
     c_u      seconds of u                                                   ``Unit.seconds``
     b_t      bytes of t                                                     ``Item.bytes``
-    room_s   budget, less what stands in s anyway and what is read in it    ``room_bytes``
+    room_s   budget, less what is alive in s anyway and what is read in it  ``room_bytes``
 
     minimise  Σ_u c_u r_u                                   all columns between 0 and 1
     (1)       r_u ≥ R_us                                    paid once, however often it runs again
@@ -22,11 +22,11 @@ It is one linear programme, over steps s where the budget binds:
 
 Where nothing can make t again, R_us is 0 in (2) and (3).
 
-**Why it holds for every schedule.** Fix a step s. Of any schedule let h be the items that stand in s and R the units
-that it runs again *after* s. An item that backward reads after s, whose first life has ended, is in h or is made again:
-(2). A unit that is run again after s reads items that are in h or are made again after s: (3). Nothing is said about
-times other than s: a unit may run again any number of times, and an item may be held for a part of the time. R differs
-from step to step, since a unit that runs again early needs its inputs early, and not in later steps.
+**Why it holds for every schedule.** Fix a step s. Of any schedule, let h be the items that are alive in s, and R the
+units that it runs again *after* s. An item that backward reads after s, whose first life has ended, is in h or is made
+again: (2). A unit that is run again after s reads items that are in h or are made again after s: (3). Nothing is said
+about times other than s: a unit may run again any number of times, and an item may be held for a part of the time. R
+differs from step to step, since a unit that runs again early needs its inputs early, and not in later steps.
 
 Example: ``fc`` (4 s) makes an item of 8 bytes, and ``gelu`` (1 s) reads it and makes another of 8; backward reads both.
 With room for 10 of the 16 bytes, 6/8 of what gelu makes is made again: 0.75 seconds. With room for 4, gelu's is made
@@ -186,7 +186,7 @@ class _Steps:
         """Upper bound on the level of every step, if the fraction `again` of each unit runs again after it."""
         change = np.zeros(len(self.lives.base_bytes) + 1)
 
-        def stands(start: int, until: int, n_bytes: float) -> None:
+        def add(start: int, until: int, n_bytes: float) -> None:
             if start < until:
                 change[start] += n_bytes
                 change[until] -= n_bytes
@@ -199,11 +199,11 @@ class _Steps:
             last = reads[-1] if reads else -1
             for step in reads:
                 if step >= free_step:
-                    stands(step, step + 1, item.bytes * made)
-            stands(free_step, last + 1, item.bytes * (1.0 - made))
+                    add(step, step + 1, item.bytes * made)
+            add(free_step, last + 1, item.bytes * (1.0 - made))
             wanted = max((again[u] for u in self.readers[t]), default=0.0) - made
             if wanted > 0.0:
-                stands(max(free_step, last + 1), self.until[t] + 1, item.bytes * wanted)
+                add(max(free_step, last + 1), self.until[t] + 1, item.bytes * wanted)
         levels: Floats = np.array(self.lives.base_bytes) + np.cumsum(change[:-1])
         return levels
 

@@ -4,8 +4,8 @@
     backward   ◀─── calls give back, last first ◀─────────── │
                         a segment is restored on top of what the calls *before* it hold
 
-In a chain, backward reaches a segment when all later calls have given back what they held. Its replay then
-stands on the bytes u that earlier calls hold, and on nothing else: whether it fits depends on u alone.
+In a chain, backward reaches a segment when all later calls have given back what they held. Its replay then comes on top
+of the bytes u that earlier calls hold, and of nothing else: whether it fits depends on u alone.
 
     symbol   meaning                                                        name here
     q→p      an arc: a candidate, or the stretch of calls to the next point ``Columns.arcs``
@@ -22,8 +22,9 @@ stands on the bytes u that earlier calls hold, and on nothing else: whether it f
 The answer is the least C[last, u] with u + base at the apex ≤ M. Bytes are counted in slots.
 
 Example: two blocks of 1 second each hold 6 bytes if kept, and 1 if recomputed, which restores the 6. With M = 7 one of
-them must be recomputed. If it is the second, its replay stands on the 6 bytes of the first: 6 + 1 + 6 > 7. If it is the
-first, u is 1 before the second and 7 at the apex, and its own replay stands at 1 + 6: 1 second.
+them must be recomputed. If it is the second, its replay comes on top of the 6 bytes of the first: 6 + 1 + 6 > 7. If it
+is the first, u is 1 before the second and 7 at the apex, and its own replay needs 1 + 6 bytes. So the first is
+recomputed, for 1 second.
 
 Source: Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains", for flat segments over nested calls.
 """

@@ -33,7 +33,7 @@ from .problem import Problem
 Form = tuple[int, ...]
 """Columns whose sum, at most 1 in any plan, says whether something is alive."""
 
-ALWAYS = -1  # stands for a save that no candidate covers
+ALWAYS = -1  # in place of a column: a save that no candidate covers
 
 
 class Columns:
@@ -45,8 +45,8 @@ class Columns:
         judge: the problem.
         arcs: from point to point, per candidate and per stretch.
         alive: per column of a piece, its forms: its value is the largest of theirs. They use earlier columns only.
-        base_bytes: per step, what stands in every plan.
-        entry_column: per entry, ascending; its ``entry_bytes`` stand in steps ``[entry_start, entry_until)``.
+        base_bytes: per step, the bytes alive in every plan.
+        entry_column: per entry, ascending; its ``entry_bytes`` are alive in steps ``[entry_start, entry_until)``.
         grain_bytes: every entry is a multiple of this.
     """
 

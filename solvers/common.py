@@ -55,7 +55,7 @@ def judged(
 def infeasible(
     problem: Problem, lowest: Iterable[int], *, budget_bytes: int, solver: str, notes: Iterable[str] = ()
 ) -> Infeasible:
-    """Make the error that says how low the plan `lowest` gets, and what stands at its peak."""
+    """Make the error that says how low the plan `lowest` gets, and what its peak consists of."""
     plan, where = tuple(sorted(lowest)), dominated_by(problem, tuple(sorted(lowest)))
     peak_bytes, said = simulate(problem, plan).peak_bytes, tuple(notes)
     return Infeasible(

@@ -102,11 +102,11 @@ class Infeasible(_Told):
     kept: bool = False
 
     def said(self) -> str:
-        """Say what was asked, what was reached, what stands there, and what would help: six lines at the most."""
+        """Say what was asked, what was reached, what that peak consists of, and what would help: at most six lines."""
         return "\n  ".join(self._lines())
 
     def _place(self) -> str:
-        """Say in which step the lowest peak stands."""
+        """Say in which step the lowest peak is."""
         step: str = self.parts.step
         return step if step.startswith("the ") else f"the {step}"
 

@@ -40,7 +40,7 @@ def sweep(
         problem: the problem.
         solver: a name in `SOLVERS`.
         points: how many budgets, both ends included, evenly spaced in bytes; at least 2.
-        budgets_bytes: budgets to take instead, besides both ends; one that the solver cannot meet is left out.
+        budgets_bytes: budgets to take instead; both ends are added. A budget that the solver cannot meet is left out.
         seconds: for all budgets together, by ``auto`` and ``ilp``. Budgets are solved from the lowest up; one that is
             not reached in time gets an instant plan, or that of the budget below it. Other solvers may take longer.
 

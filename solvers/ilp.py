@@ -72,8 +72,8 @@ def solve(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solutio
 def solve_auto(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
     """Choose the cheapest plan that any solver finds: the instant ones first, then `ilp` for the time that is left.
 
-    The solution bears the name of the solver that found it, and is as exact as that of `ilp`, if given time. Where
-    HiGHS fails or cannot be loaded it is the best instant plan, which says so.
+    The solution has the name of the solver that found it, and is as exact as that of `ilp`, if given time. If HiGHS
+    fails or cannot be loaded, it is the best plan found without it, and its notes say so.
 
     Raises:
         Infeasible: no plan fits; its minimum is the lowest peak over all solvers.
@@ -205,7 +205,7 @@ class _Search:
             return self.judge.seconds(plan)
         return float(max(self.judge.peak(plan) - self.question.limit_bytes, 0))
 
-    def stands(self) -> str:
+    def quality(self) -> str:
         """Say how good the best plan is."""
         if self.question.goal == "seconds":
             return f"recomputes for {format_seconds(self.judge.seconds(self.plan))}"
@@ -275,7 +275,7 @@ class _Search:
         question, limit_bytes = self.question, self.question.limit_bytes
         model = Model(question, [*candidates, *self.plan], sorted(self.rows), whole=True)
         while not (self.proven() or deadline.passed):
-            self.deadline.tell("an integer programme, best plan so far %s", self.stands())
+            self.deadline.tell("an integer programme, best plan so far %s", self.quality())
             answer = model.solve(deadline.left, start=self.plan, near=min(self.near, NEARER))
             if proves:
                 if answer.infeasible:

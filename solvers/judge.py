@@ -1,4 +1,4 @@
-"""The judge: what a choice costs, and how high memory stands at every step.
+"""The judge: what a choice costs, and the level of memory in every step.
 
     once a problem    its arrays, in the order of the problem
     once a choice     which saves are covered ─▶ until when each tensor is held ─▶ what begins and ends ─▶ levels
@@ -49,7 +49,7 @@ class Timeline:
 
     @property
     def peak_step(self) -> int:
-        """Index of the first step at which the peak stands."""
+        """Index of the first step that reaches the peak."""
         return self.level_bytes.index(self.peak_bytes)
 
 

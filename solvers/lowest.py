@@ -43,7 +43,7 @@ def least_peak(
         problem: the problem.
         most_seconds: what a plan may cost; infinity for the lowest peak that the solver reaches.
         solver: a name in `SOLVERS`.
-        seconds: after so many the best plan found is returned; its notes tell what was not proven.
+        seconds: after so many, the best plan found is returned; its notes tell what was not proven.
 
     Returns:
         The plan with the lowest peak, and the cheapest of those found that have it.

@@ -8,7 +8,7 @@
     s_c      recompute seconds of candidate c                     ``Candidate.recompute_seconds``
     b_pt     bytes of piece p, where it spans step t              ``Columns.row(t)``
     e_ct     bytes that candidate c adds in step t                ``Columns.row(t)``
-    B_t      bytes that stand in step t under every plan          ``Columns.base_bytes``
+    B_t      bytes that are alive in step t under every plan      ``Columns.base_bytes``
     M        budget                                               ``limit_bytes``
     S        seconds that the plan may cost                       ``most_seconds``
 

@@ -2,7 +2,7 @@
 
 required call    saves one more tensor, alive in every step and larger than any budget, unless it is recomputed
 kept             base + that tensor          fits into nothing
-recomputed       base                        what any plan without the requirement stands at
+recomputed       base                        the level of the plan without the requirement
 
 So the judge alone decides: a plan that fits recomputes what is required, and its figures are as without the tensor.
 """
@@ -19,7 +19,7 @@ from .problem import Problem, Save, Tensor
 
 
 def demand(problem: Problem) -> Problem:
-    """State the required calls of a problem as tensors that do not fit beside anything; exact, O(problem).
+    """State the required calls of a problem as tensors too large for any budget; exact, O(problem).
 
     In the problem returned, plans that recompute all required calls have the peak that they had. All others peak above
     `highest_bytes` of the problem given. Candidates keep their indices.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 FIRST_SIZES = (2, 4)
-"""Where the secant begins; a single sample is a case of its own in many models (a view in place of a copy)."""
+"""Where the secant begins. Not at a single sample: many models treat that differently (a view in place of a copy)."""
 
 MOST_GUESSES = 6
 """After so many secant steps the search bisects instead, which is sure to end soon."""

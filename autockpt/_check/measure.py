@@ -48,7 +48,7 @@ class Measurement:
 
     @property
     def step_bytes(self) -> int:
-        """How far the peak stood above the level at the start."""
+        """How far the peak was above the level at the start."""
         return self.peak_bytes - self.start_bytes
 
 

@@ -143,8 +143,8 @@ def advise(
         return [*lines, f"{alone}: only fewer or narrower ones would fit."]
     fixed = parts.parameter_bytes + parts.buffer_bytes + parts.optimizer_bytes
     if fixed > budget_bytes:
-        stands = f"{in_unit(fixed)} of parameters, buffers and optimizer state"
-        lines.append(f"Before any batch there are {stands}, which is above the budget of {budget}: no batch fits.")
+        known = f"{in_unit(fixed)} of parameters, buffers and optimizer state"
+        lines.append(f"Before any batch there are {known}, which is above the budget of {budget}: no batch fits.")
     if unpinned_bytes is not None and unpinned_bytes < minimum:
         enough = "fits" if unpinned_bytes <= budget_bytes else f"reaches {in_unit(unpinned_bytes)}"
         lines.append(f"Lift pins: without them the same solver {enough}.")
@@ -186,7 +186,7 @@ def _smaller_batch(parts: PeakParts, missing: int, in_unit: Callable[[int], str]
 
 
 def _let_go(who: str, size: str) -> str:
-    """Say what to do about tensors that somebody holds."""
+    """Say what to do about tensors of forward that `who` holds."""
     held = f"{size} are held {who}"
     if who == ELSEWHERE:
         return f"{held} (an attribute, a list, a cache): let go of them before backward."

@@ -44,7 +44,8 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         plain_seconds: seconds of the plain step.
         static: bytes that are there before the step.
         optimizer: which optimizer takes the step and where its figures come from, in words; empty where none was given.
-        optimizer_step_bytes: what the optimizer's step needs for a moment beside all that lives at the end of backward.
+        optimizer_step_bytes: what the optimizer's step allocates for a moment, on top of what is alive at the end of
+            backward.
         ticks: length of the clock.
         forward_ticks: tick at which forward, loss included, ended: the first backward began.
         generator_bytes: bytes of a generator's state, allocated for a moment before a replay that draws random numbers.

@@ -61,10 +61,10 @@ def table_of(
 
 
 def _stash(model: nn.Module, plan: Plan) -> PlanStash:
-    """Return the place where the tensors wait that a plan moves.
+    """Return the stash that holds the tensors which a plan moves.
 
     Raises:
-        NotApplicable: they cannot wait there.
+        NotApplicable: tensors cannot be moved there.
     """
     where = HOST if plan.offload is None else plan.offload.where
     if any(segment.offload for segment in plan.segments):
@@ -81,7 +81,8 @@ class _Targets:
         modules: modules by all of their names.
         parents, members: as in the table.
         units: by key, True for a unit whose result is kept, False for one that is skipped.
-        functions: by the key of a call, those of its own code that are members or units, as ``name#occurrence``.
+        functions: by the key of a call, the functions of its own code that are members or units, as
+            ``name#occurrence``.
         children: modules inside a call whose own functions are counted: they get a patch, since their functions do not
             count.
     """
@@ -273,7 +274,7 @@ def _nearest(name: str, module: nn.Module) -> Iterator[str]:
 
 
 def _is_pythons(module: nn.Module) -> bool:
-    """Whether it has a forward that Python runs as it stands: it is neither scripted nor compiled."""
+    """Whether it has a forward that Python runs: one that is neither scripted nor compiled."""
     scripted = isinstance(module, torch.jit.ScriptModule)
     return not scripted and not _torch_private.is_compiled(module) and _has_forward(module)
 

@@ -4,8 +4,8 @@ A *shadow* of the optimizer takes the step: an object of the same class with the
 gradients and state are on the meta device. A tape records when their storages are allocated and freed:
 
     level   ╭╮    ╭─╮ ╭─╮ ╭─╮
-            ││ ╭──╯ ╰─╯ ╰─╯ ╰   step_bytes: how far the highest level stands above the last
-          ╭─╯╰─╯                state_bytes: how far the last level stands above parameters and gradients
+            ││ ╭──╯ ╰─╯ ╰─╯ ╰   step_bytes: how far the highest level is above the last
+          ╭─╯╰─╯                state_bytes: how far the last level is above parameters and gradients
         ──╯                     parameters and gradients
 """
 

@@ -20,8 +20,7 @@ from .outcome import Observed, compare
 from .report import Difference
 
 REPLAYS = 4
-"""If so many replays of a frame from one state agree, it counts as repeating itself. Noise need not show in the first
-two."""
+"""A frame repeats itself if this many replays from one state agree: noise need not show in the first two."""
 
 
 class Fault(NamedTuple):

@@ -276,8 +276,8 @@ class Index:
         call, functions = self.nodes[node], self.profile.functions
         if call.function < 0 or not call.enter < tick < call.exit:
             return call.enter < tick
-        bears = np.searchsorted(self.birth, call.enter) < np.searchsorted(self.birth, tick)
-        return bool(bears) or functions.alias[call.function] or functions.mutates[call.function]
+        allocates = np.searchsorted(self.birth, call.enter) < np.searchsorted(self.birth, tick)
+        return bool(allocates) or functions.alias[call.function] or functions.mutates[call.function]
 
     @functools.cached_property
     def partial_seconds(self) -> dict[tuple[int, int], float]:
