@@ -15,8 +15,7 @@ The cuts bound the segments; which of them are recomputed is a greedy choice tha
     while max_t L_t > M:   add the g with most   (Σ_t max(L_t − M, 0) − Σ_t max(L_t + d_gt − M, 0)) / s_g
 
 Example: three calls in a row save 4, 2 and 4 bytes and cost 1, 4 and 1 seconds; all 10 bytes are alive in one step.
-    With
-M = 6 they gain 4, 2 and 4 bytes: 4, 1/2 and 4 a second. The first call is added, which leaves 6 bytes.
+With M = 6 they gain 4, 2 and 4 bytes: 4, 1/2 and 4 a second. The first call is added, which leaves 6 bytes.
 """
 
 from __future__ import annotations
