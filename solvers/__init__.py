@@ -2,8 +2,8 @@
 
 Problem ──solve──▶ Solution
 
-Every figure in a solution comes from the judge, `simulate`. A name is imported when it is first used, so that whoever
-needs an error or a number in words loads nothing else.
+Every figure in a solution comes from the judge, `simulate`. A name is imported when it is first used, so that code
+which only needs an error or a formatted number loads nothing else.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # _HOME once more, for type checkers and editors, which do not run it; a test holds that both agree. `as` says that
-    # a name is handed on, and sorting or wrapping would give each of them a line of its own.
+    # The names of _HOME again, for type checkers and editors, which do not run it; a test checks that both agree. `as`
+    # marks a name as exported. Sorting or wrapping would put each name on a line of its own.
     # isort: off
     # fmt: off
     from .bound import Bound as Bound, Lives as Lives, peak_bound as peak_bound

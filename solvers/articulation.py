@@ -14,8 +14,8 @@ The cuts bound the segments; which of them are recomputed is a greedy choice tha
 
     while max_t L_t > M:   add the g with most   (Σ_t max(L_t − M, 0) − Σ_t max(L_t + d_gt − M, 0)) / s_g
 
-Example: three calls in a row save 4, 2 and 4 bytes and cost 1, 4 and 1 seconds; all 10 bytes stand in one step. With
-M = 6 they gain 4, 2 and 4 bytes: 4, 1/2 and 4 a second. The first call is added, which leaves 6 bytes.
+Example: three calls in a row save 4, 2 and 4 bytes and cost 1, 4 and 1 seconds; all 10 bytes are alive in one step.
+With M = 6 they gain 4, 2 and 4 bytes: 4, 1/2 and 4 a second. The first call is added, which leaves 6 bytes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ MOST_GROWN = 400  # a cut into more segments is recomputed whole: to grow it tak
 def articulation_plans(judge: Judge, budget_bytes: int, *, deadline: Deadline = NEVER) -> Iterator[Plan]:
     """Cut the block chain at articulation points, then recompute segment after segment until the budget is met.
 
-    A single tensor crosses almost nowhere in real models (masks, position tables, skips), so a point is a local minimum
-    of the bytes that cross, counted only as far as recomputing prolongs their life. Yields the plain plan, every cut of
-    the chain grown until the budget is met, and recomputed whole. Segments that are not needed are dropped.
+    In real models more than one tensor crosses almost everywhere (masks, position tables, skips). So a point is a local
+    minimum of the bytes that cross; only tensors whose life recomputing prolongs count. Yields the plain plan; then,
+    for every cut of the chain, a plan that takes segments until the budget is met, and one that takes them all.
+    Segments that are not needed are dropped.
 
     Source: the "memory" heuristic of T. Salimans and Y. Bulatov 2018, "Fitting larger networks into memory"
     (OpenAI), with bytes in place of counts, a greedy choice among segments, and a judge.
@@ -99,8 +100,8 @@ def _pieces(chain: BlockChain, points: Sequence[int]) -> tuple[tuple[int, int], 
 def _grow(judge: Judge, segments: Plan, effect: dict[int, Ints], budget_bytes: int, deadline: Deadline) -> Plan:
     """Add the segment that removes most bytes above the budget per second, until the budget is met.
 
-    Effects of segments are taken as if they added up, which shared boundaries do not quite; the true levels
-    are computed after each addition.
+    The effects of segments are added up, which is not quite right if they share boundaries. So the true levels are
+    computed after each addition.
     """
     grown: list[int] = []
     rest = list(segments)

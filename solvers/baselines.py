@@ -5,7 +5,7 @@
     block     ▓|▓|▓|░░░░░░       the first n blocks
     uniform   ▓▓|▓▓|▓▓|▓▓|       all blocks, in segments of n
     sqrt      ▓▓▓|▓▓|▓▓▓|▓       all blocks, cut where a segment has saved so many bytes
-    speed     ▒|▒|▒|░░░░░░       the first n blocks, but for what multiplies matrices
+    speed     ▒|▒|▒|░░░░░░       the first n blocks, except what multiplies matrices
 
 Each yields a few plans: tuples of indices into ``judge.problem.candidates``. None looks at the budget: `registry` takes
 the cheapest that fits. "Block" is an element of the block chain (`blocks`), embeddings and heads among them.
@@ -23,7 +23,7 @@ from .common import Plan
 from .judge import Judge
 from .problem import Problem
 
-GRID = 12  # values of b between the √n point and the whole chain; half as many below the √n point
+GRID = 12  # values of b from the √n point to the whole chain; half as many below the √n point
 MOST_PLANS = 200  # numbers of blocks that are tried where there are more
 
 BELOW = math.sqrt(2)
@@ -114,8 +114,8 @@ def byte_grid(chain: BlockChain) -> Iterator[float]:
 def speed(judge: Judge) -> Iterator[Plan]:
     """Recompute the first n blocks but for their matrix products, convolutions and attention; the smallest n that fits.
 
-    In each block the candidates that multiply nothing and together free most bytes at the plain peak. Times are not
-    looked at, since all plans recompute the first of one row of blocks.
+    In each block it takes the candidates that multiply nothing and together free most bytes at the plain peak. Times do
+    not matter: each plan takes the first blocks of the same row.
 
     Source: the "speed" collection of T. Salimans and Y. Bulatov 2018, "Fitting larger networks into memory" (OpenAI):
     outputs of matrix products and convolutions are kept; Korthikanti et al. 2022: attention and element-wise work are
@@ -135,7 +135,7 @@ def speed(judge: Judge) -> Iterator[Plan]:
 
 
 def _freeing_most(problem: Problem, freed: Mapping[int, int]) -> list[int]:
-    """Those of candidates, with what each frees, that do not overlap and free most, as if it added up; O(n log n)."""
+    """Candidates that do not overlap and free most together, if what each one frees adds up; O(n log n)."""
     candidates = problem.candidates
     best: list[tuple[int, list[int]]] = [(0, [])]
     stops = [0]
@@ -150,7 +150,7 @@ def _freeing_most(problem: Problem, freed: Mapping[int, int]) -> list[int]:
 BASELINES: Mapping[str, Callable[[Judge], Iterator[Plan]]] = MappingProxyType(
     {"none": none, "all": every_block, "block": first_blocks, "uniform": uniform, "sqrt": sqrt, "speed": speed}
 )
-"""Every baseline by its name. Whoever writes one puts it here, and `solver=` and `--solver` know it.
+"""Every baseline by its name. A new one is added here; then `solver=` and `--solver` know it.
 
 Its plans are also among those with which `auto`, `ilp` and `frontier` begin (`instant`).
 """

@@ -5,8 +5,8 @@
                         └─ ln_f
          └ lm_head
 
-No names are looked at: a call is opened, and its children take its place, as long as too few calls hold the
-saved bytes or one of them holds far more than the others.
+Names do not matter. A call is opened, so that its children take its place, as long as too few calls hold the saved
+bytes, or one of them holds far more than the others.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .problem import Candidate, Problem
 MIN_BLOCKS = 4  # a chain of fewer calls that matter leaves nothing to choose from
 
 MAX_OVER_MEDIAN = 2.5
-"""A call that holds more than so many times the median of those that matter is not one of their kind: open it.
+"""A call that holds more than this many times the median of the calls that matter is no block like them: open it.
 
-The median and not the mean, which an unopened encoder of six blocks beside six decoder blocks pulls up to itself."""
+It is not the mean: an unopened encoder of six blocks beside six decoder blocks would raise that too far."""
 
 MATTERS = 1 / 20  # calls below this share of the largest do not count: a row of dropouts must not open the blocks
 
@@ -69,7 +69,7 @@ class BlockChain:
             at += 1
 
     def joined(self, pieces: Sequence[tuple[int, int]], most_bytes: float) -> tuple[int, ...]:
-        """Candidates for pieces, each the numbers of its first and last element, joined up to so many saved bytes.
+        """Candidates for pieces (first and last element), which are joined while they save at most `most_bytes`.
 
         A segment also ends where no candidate goes on: at the end of a group of siblings, or at a refused call.
         """

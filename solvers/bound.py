@@ -1,18 +1,18 @@
-"""How many recompute seconds any method needs, with every op free: recomputed, kept or skipped, as often as it likes.
+"""A lower bound on the recompute seconds of any method that is free to recompute, keep or skip each op at any time.
 
     forward              apex              backward
     ├── run ──┼─ run ──┼──│──┼── reads t ──┼── reads w ──┤
-                          s                                    what stands in step s fits into the budget
+                          s                                    what is alive in step s fits into the budget
 
-One linear programme, over steps s where the budget binds:
+It is one linear programme, over steps s where the budget binds:
 
     symbol   meaning                                                        name here
     R_us     unit u runs again after step s                                 columns ``R``
     r_u      unit u runs again                                              columns ``r``
-    h_ts     item t stands in s though forward is done with it              columns ``h``
+    h_ts     item t is alive in s though forward is done with it            columns ``h``
     c_u      seconds of u                                                   ``Unit.seconds``
     b_t      bytes of t                                                     ``Item.bytes``
-    room_s   budget, less what stands in s anyway and what is read in it    ``room_bytes``
+    room_s   budget, less what is alive in s anyway and what is read in it  ``room_bytes``
 
     minimise  Σ_u c_u r_u                                   all columns between 0 and 1
     (1)       r_u ≥ R_us                                    paid once, however often it runs again
@@ -22,19 +22,19 @@ One linear programme, over steps s where the budget binds:
 
 Where nothing can make t again, R_us is 0 in (2) and (3).
 
-**Why it holds for every schedule.** Fix a step s. Of any schedule let h be the items that stand in s and R the units
-that it runs again *after* s. An item that backward reads after s, whose first life has ended, is in h or is made again:
-(2). A unit that is run again after s reads items that are in h or are made again after s: (3). Nothing is said about
-times other than s: how often a unit runs again (once, at least), and whether an item is held for a part of the time, is
-free. R differs from step to step: what is run again early needs its inputs early, and not in later steps.
+**Why it holds for every schedule.** Fix a step s. Of any schedule, let h be the items that are alive in s, and R the
+units that it runs again *after* s. An item that backward reads after s, whose first life has ended, is in h or is made
+again: (2). A unit that is run again after s reads items that are in h or are made again after s: (3). Nothing is said
+about times other than s: a unit may run again any number of times, and an item may be held for a part of the time. R
+differs from step to step, since a unit that runs again early needs its inputs early, and not in later steps.
 
 Example: ``fc`` (4 s) makes an item of 8 bytes, and ``gelu`` (1 s) reads it and makes another of 8; backward reads both.
 With room for 10 of the 16 bytes, 6/8 of what gelu makes is made again: 0.75 seconds. With room for 4, gelu's is made
 again from half of what fc makes, which is there, and half that runs again: 1 + 0.5 × 4 = 3 seconds.
 
-Source: the three states of a unit reduce the A and R variables of Jain et al. 2020, "Checkmate", whose memory rows are
-made when they are broken (Dantzig, Fulkerson and Johnson 1954). A bound is what the prices of the rows prove by weak
-duality (Gale, Kuhn and Tucker 1951): it holds whatever HiGHS answers.
+Source: the three states of a unit reduce the variables of Jain et al. 2020, "Checkmate", and memory rows are
+added as they are broken (Dantzig, Fulkerson and Johnson 1954). The bound follows from the dual prices of the rows by
+weak duality (Gale, Kuhn and Tucker 1951), so it holds whatever HiGHS answers.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ SECONDS = 10.0
 ROWS_PER_ROUND = 2
 
 SCALE = 1000.0  # sizes and costs are scaled to this, so that tolerances of 1e-6 are 1e-9 of the whole
-SAFE = 1e-10  # share of the bound that is given up for sums that are rounded
+SAFE = 1e-10  # share of the bound that is given up for rounding
 ROOM = 1e-7  # share of the budget by which a level may be above it
 
 Needs = list[tuple[int, int, int]]
 Row = tuple[int, Needs]
-"""What must fit into a step: bytes that may be held, and (item, maker, reader): the item is held, or the maker runs
-again, as far as the reader runs again. Without a reader it is backward that reads it; without a maker nothing makes it
-again. -1 stands for none."""
+"""What must fit into a step: the bytes that may be held, and needs (item, maker, reader). A need says that as far as
+the reader runs again, the item is held or the maker runs again. Reader -1 is backward; maker -1 says that nothing makes
+the item again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """When what stands, over the steps of one training step.
+    """How long everything lives, in steps of one training step.
 
     Attributes:
-        base_bytes: per step, what stands there in every schedule: parameters, gradients so far, what the caller's
-            own references keep, temporaries of the step itself.
+        base_bytes: per step, the bytes alive in every schedule: parameters, gradients so far, what the caller's own
+            references keep, temporaries of the step itself.
         run_step: per unit, the step in which it first runs.
         free_step: per item, the first step in which it would be dead if backward did not need it. Before that it is
             part of the base. For an item from outside that backward alone holds: the first step.
@@ -104,15 +104,15 @@ class Bound:
 def peak_bound(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: float = SECONDS) -> Bound:
     """Bound the recompute seconds of any method that stays within a peak, over all steps of the training step.
 
-    Holds for schedules that run the model's forward and backward in the given order and may hold, drop and run
-    again anything beside; temporaries of what is run again are not counted.
+    Holds for schedules that run the model's forward and backward in the given order. Besides, they may hold, drop and
+    run again anything. Temporaries of what runs again are not counted.
 
     Args:
         flow: the ops of the whole model. What it says about keeping and recomputing units is ignored: a method may
             copy, and may run an op that draws random numbers again.
-        lives: when what stands.
+        lives: how long everything lives.
         budget_bytes: highest level in any step.
-        seconds: after so many the bound reached is returned.
+        seconds: after so many, the best bound so far is returned.
 
     Returns:
         The bound, and the steps that it rests on.
@@ -146,12 +146,12 @@ def peak_bound(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: floa
 class _Steps:
     """The steps of a model, and what may be held in each.
 
-    `until` and `unit_until` are per item and unit the first step after which nothing can want it, or what it makes;
-    `readers` are per item the units that read its last version.
+    `until` is per item the step after which nothing needs it; `unit_until` is per unit the step after which nothing
+    needs what it makes; `readers` are per item the units that read its last version.
     """
 
     def __init__(self, flow: Dataflow, lives: Lives) -> None:
-        """Check the data, and find how long things can be wanted: by backward, or to make what is wanted."""
+        """Check the data, and find how long things are needed: by backward, or to make what is needed."""
         _check(flow, lives)
         self.flow, self.lives = flow, lives
         self.until = [steps[-1] if steps else 0 for steps in lives.read_steps]
@@ -161,12 +161,12 @@ class _Steps:
             self.unit_until[u] = max((self.until[t] for t in flow.units[u].makes), default=0)
             for t in flow.units[u].reads:
                 self.until[t] = max(self.until[t], self.unit_until[u])
-                # Where several units write one item in place, only who reads the last version counts.
+                # If several units write one item in place, only readers of the last version count.
                 if not flow.makers[t] or flow.makers[t][-1] < u:
                     self.readers[t].append(u)
 
     def row(self, step: int, budget_bytes: int) -> Row:
-        """What fits into the budget in `step`."""
+        """Return the bytes that may be held in `step`, and its needs."""
         flow, lives = self.flow, self.lives
         ran = [run < step < until for run, until in zip(lives.run_step, self.unit_until, strict=True)]
         room_bytes, needs = budget_bytes - lives.base_bytes[step], []
@@ -183,10 +183,10 @@ class _Steps:
         return room_bytes, needs
 
     def levels(self, again: Floats) -> Floats:
-        """Level of every step, or more, if so much of each unit ran again after it."""
+        """Upper bound on the level of every step, if the fraction `again` of each unit runs again after it."""
         change = np.zeros(len(self.lives.base_bytes) + 1)
 
-        def stands(start: int, until: int, n_bytes: float) -> None:
+        def add(start: int, until: int, n_bytes: float) -> None:
             if start < until:
                 change[start] += n_bytes
                 change[until] -= n_bytes
@@ -199,11 +199,11 @@ class _Steps:
             last = reads[-1] if reads else -1
             for step in reads:
                 if step >= free_step:
-                    stands(step, step + 1, item.bytes * made)
-            stands(free_step, last + 1, item.bytes * (1.0 - made))
+                    add(step, step + 1, item.bytes * made)
+            add(free_step, last + 1, item.bytes * (1.0 - made))
             wanted = max((again[u] for u in self.readers[t]), default=0.0) - made
             if wanted > 0.0:
-                stands(max(free_step, last + 1), self.until[t] + 1, item.bytes * wanted)
+                add(max(free_step, last + 1), self.until[t] + 1, item.bytes * wanted)
         levels: Floats = np.array(self.lives.base_bytes) + np.cumsum(change[:-1])
         return levels
 
@@ -222,13 +222,13 @@ def _check(flow: Dataflow, lives: Lives) -> None:
 
 
 def _bounded(flow: Dataflow, rows: Sequence[Row], deadline: Deadline) -> tuple[float, Floats] | None:
-    """Seconds that no schedule undercuts, and how much of each unit runs again; None if that was not found in time."""
+    """Return a lower bound on seconds, and how much of each unit runs again; None if none was found in time."""
     if deadline.passed:
         return None
     programme = _Programme(flow, rows)
     outcome = highs.solve(programme.lp, seconds=deadline.left, whole=False)
     if outcome.infeasible:
-        # Prices do not prove that there is no schedule. That one step needs more bytes than there is room for they do.
+        # Prices cannot prove that there is no schedule. They can prove that one step needs more bytes than its room.
         for row in rows:
             held = _Programme(flow, [row], seconds=False)
             solved = highs.solve(held.lp, seconds=deadline.left, whole=False).solved
@@ -243,10 +243,10 @@ def _bounded(flow: Dataflow, rows: Sequence[Row], deadline: Deadline) -> tuple[f
 
 
 class _Programme:
-    """The programme of some steps in PuLP: `lp`, the seconds and bytes that count as one, and r by unit."""
+    """The programme of some steps in PuLP: `lp`, its units of seconds and bytes, and the column r of each unit."""
 
     def __init__(self, flow: Dataflow, rows: Sequence[Row], *, seconds: bool = True) -> None:
-        """Make it; not for `seconds`: for the least bytes held in the only step, without (4)."""
+        """Make it. Without `seconds`, its goal is the least bytes held in its only step, and it has no rows (4)."""
         pulp = highs.pulp_module()
         self.lp = pulp.LpProblem("bound", pulp.LpMinimize)
         self.cost_unit = max((unit.seconds for unit in flow.units), default=0.0) / SCALE or 1.0
@@ -266,7 +266,7 @@ class _Programme:
     def _add_step(self, i: int, needs: Needs, *, only: bool) -> dict[int, Any]:
         """Add the columns of step number i, and rows (1) to (3) of it; return its columns h by item.
 
-        Where there is no other step, R is r.
+        If it is the only step, R is r.
         """
         again = self.paid if only else {u: self.lp.add_variable(f"R{i}_{u}", 0, 1) for u in self.paid}
         held = {t: self.lp.add_variable(f"h{i}_{t}", 0, 1) for t in sorted({t for t, _, _ in needs})}
@@ -283,9 +283,9 @@ class _Programme:
         self.lp.addConstraint(self._rows[-1])
 
     def proven(self) -> float:
-        """What the prices of the rows prove of the least cost, with every column between 0 and 1.
+        """Return the lower bound on the cost that the dual prices of the rows prove, with every column between 0 and 1.
 
-        True of all prices that are not negative, tight for the best.
+        It holds for all prices that are not negative, and is tight for the best ones.
         """
         reduced, sums = dict(self.lp.objective.items()), []
         for row in self._rows:

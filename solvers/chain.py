@@ -4,8 +4,8 @@
     backward   ◀─── calls give back, last first ◀─────────── │
                         a segment is restored on top of what the calls *before* it hold
 
-In a chain, backward reaches a segment when all later calls have given back what they held. Its replay then
-stands on the bytes u that earlier calls hold, and on nothing else: whether it fits depends on u alone.
+In a chain, backward reaches a segment when all later calls have given back what they held. Its replay then comes on top
+of the bytes u that earlier calls hold, and of nothing else: whether it fits depends on u alone.
 
     symbol   meaning                                                        name here
     q→p      an arc: a candidate, or the stretch of calls to the next point ``Columns.arcs``
@@ -22,8 +22,9 @@ stands on the bytes u that earlier calls hold, and on nothing else: whether it f
 The answer is the least C[last, u] with u + base at the apex ≤ M. Bytes are counted in slots.
 
 Example: two blocks of 1 second each hold 6 bytes if kept, and 1 if recomputed, which restores the 6. With M = 7 one of
-them must be recomputed. If it is the second, its replay stands on the 6 bytes of the first: 6 + 1 + 6 > 7. If it is the
-first, u is 1 before the second and 7 at the apex, and its own replay stands at 1 + 6: 1 second.
+them must be recomputed. If it is the second, its replay comes on top of the 6 bytes of the first: 6 + 1 + 6 > 7. If it
+is the first, u is 1 before the second and 7 at the apex, and its own replay needs 1 + 6 bytes. So the first is
+recomputed, for 1 second.
 
 Source: Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains", for flat segments over nested calls.
 """
@@ -42,7 +43,7 @@ from .judge import Floats, Ints, Judge, course
 SLOTS = 2000  # parts of the room in which held bytes are counted
 MOST_CELLS = 20_000_000  # points times slots, 160 MB: where there are more than 10,000 points, slots are fewer
 COARSER = 8  # once time is up, slots are fewer by this factor
-TRIES = 6  # how often the room is corrected by what the judge finds too high
+TRIES = 6  # how often the room is corrected by the peak that the judge finds
 BISECTIONS = 12  # steps towards the lowest peak: to a four-thousandth of the range
 
 
@@ -85,7 +86,7 @@ class Chain:
             start, until = starts[own], untils[own]
             changes = np.concatenate((start[start > apex], until[until > apex] - 1))
             if changes.size:
-                # Steps since the last change before belong to it as well: it still holds everything then.
+                # Steps since the change before belong to it as well: the arc still holds everything then.
                 first, last = int(times[max(np.searchsorted(times, changes.min()) - 1, 0)]), int(until.max())
                 size = np.where(until > first, sizes[own], 0)
                 stands = course(last - first, np.clip(start - first, 0, None), np.clip(until - first, 0, None), size)
@@ -94,7 +95,7 @@ class Chain:
         self.apex_bytes = int(columns.base_bytes[apex:apex_end].max())
 
     def plans(self, budget_bytes: int, *, deadline: Deadline = NEVER) -> Iterator[Plan]:
-        """See `chain_plans`; once time is up bytes are counted more coarsely, and one plan that fits is enough."""
+        """See `chain_plans`. Once time is up, bytes are counted more coarsely, and one plan that fits is enough."""
         yield ()
         plain_bytes = self.columns.judge.peak(())
         if plain_bytes <= budget_bytes or not self.columns.n_candidates:
@@ -116,12 +117,12 @@ class Chain:
                 yield lower
 
     def _n_slots(self, deadline: Deadline) -> int:
-        """Slots that are affordable."""
+        """Number of slots that memory and time allow."""
         slots = min(SLOTS, MOST_CELLS // self.columns.n_points + 1)
         return slots // COARSER + 1 if deadline.passed else slots
 
     def _by_room(self, budget_bytes: int, deadline: Deadline) -> Iterator[Plan]:
-        """Plans for the room that the budget leaves, corrected by what the judge finds too high, or a slot too low."""
+        """Plans for the budget as room; the room is then corrected if their peak is too high, or a slot too low."""
         tight_bytes: int | None = None  # most room that gave a plan that fits
         loose_bytes: int | None = None  # least room that gave one that does not
         room_bytes = budget_bytes
@@ -149,7 +150,7 @@ class Chain:
         slot_bytes = (room_bytes - int(columns.base_bytes.min())) / slots
         if slot_bytes <= 0:
             return None
-        slot_bytes = max(slot_bytes, columns.grain_bytes)  # all bytes are whole grains, so coarse ones round nothing
+        slot_bytes = max(slot_bytes, columns.grain_bytes)  # sizes are whole grains, so such slots round nothing
         candidates, n_points = columns.judge.problem.candidates, columns.n_points
         held = self._slots(slot_bytes)
         fits = np.clip(np.floor((room_bytes - self.own_peak_bytes) / slot_bytes), -1, slots).astype(np.int64)
@@ -166,7 +167,7 @@ class Chain:
         chosen: list[int] = []
         while point:
             here = seconds[point, slot]
-            arc = next(  # the very sum is found again
+            arc = next(  # the same floating-point sum again, so == is safe
                 arc
                 for arc in arriving[point]
                 if 0 <= (before := slot - held[arc]) < room[arc]
@@ -194,10 +195,10 @@ class Chain:
         return seconds
 
     def _slots(self, slot_bytes: float) -> Ints:
-        """What each arc holds in slots, rounded so that what a row of arcs holds is off by one slot at most.
+        """Slots that each arc holds, rounded so that the sum over a row of arcs is off by one slot at most.
 
-        Each arc is rounded from where the sum up to it stands if everything before it is kept: equal arcs at
-        different places round differently.
+        An arc is rounded together with the sum of everything before it, as if kept. So equal arcs at different places
+        may be rounded differently.
         """
         first = np.array([first for first, _ in self.columns.arcs])
         kept = self.held_bytes[self.columns.n_candidates :]
@@ -207,11 +208,11 @@ class Chain:
 
 
 def _charged(columns: Columns) -> tuple[Ints, Ints, Ints, Ints]:
-    """Entries of arcs alone (arc, start, until, bytes), by arc.
+    """Entries (arc, start, until, bytes), by arc: those of pieces are charged to arcs.
 
-    A piece that several stretches save is charged to the one arc by which a path passes the first of them,
-    unless that arc covers them all: nothing is counted twice, and nothing is freed by covering one saver of two.
-    What only candidates hold is left to the judge.
+    A piece that several stretches save is charged to the arc by which a path passes the first of them, unless that arc
+    covers them all. So nothing is counted twice, and to cover one of two savers frees nothing. Pieces that only
+    candidates hold are left to the judge.
     """
     n_candidates, n_arcs = columns.n_candidates, len(columns.arcs)
     first, last = np.array(columns.arcs, dtype=np.int64).reshape(-1, 2).T

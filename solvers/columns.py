@@ -11,8 +11,9 @@ anything holds it: a kept stretch that saves it, or a candidate that needs it as
 
     tensor     free_step ├── held by k0, x ──┤ until of x ├── held by k0 ──┤ until of k0's save
 
-What covers one stretch excludes one another. So the options of one stretch that hold a piece have a sum of 0 or 1;
-such a sum is a *form*. Most pieces have a single form and count on its columns. The others get a column of their own.
+The *options* of a stretch are the columns that cover it; they exclude one another. So the options that hold a piece
+have a sum of 0 or 1; such a sum is a *form*. Most pieces have a single form, and their bytes count on its columns. The
+others get a column of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .problem import Problem
 Form = tuple[int, ...]
 """Columns whose sum, at most 1 in any plan, says whether something is alive."""
 
-ALWAYS = -1  # stands for a save that no candidate covers
+ALWAYS = -1  # in place of a column: a save that no candidate covers
 
 
 class Columns:
@@ -43,9 +44,9 @@ class Columns:
     Attributes:
         judge: the problem.
         arcs: from point to point, per candidate and per stretch.
-        alive: per column of a piece, the forms of which the largest counts; they use earlier columns only.
-        base_bytes: per step, what stands in every plan.
-        entry_column: per entry, ascending; its ``entry_bytes`` stand in steps ``[entry_start, entry_until)``.
+        alive: per column of a piece, its forms: its value is the largest of theirs. They use earlier columns only.
+        base_bytes: per step, the bytes alive in every plan.
+        entry_column: per entry, ascending; its ``entry_bytes`` are alive in steps ``[entry_start, entry_until)``.
         grain_bytes: every entry is a multiple of this.
     """
 
@@ -96,7 +97,7 @@ class Columns:
         return len(self.arcs) - self.n_candidates + 1
 
     def closed(self, most_bytes: int) -> frozenset[int]:
-        """Columns that no plan within so many bytes takes, since one entry of theirs alone is above them."""
+        """Columns that no plan within `most_bytes` takes, since one of their entries alone is larger."""
         above = set(self.entry_column[self.entry_bytes > most_bytes].tolist())
         return frozenset(above.intersection(range(len(self.arcs))))
 
@@ -115,7 +116,7 @@ class Columns:
         return self.with_pieces(values)
 
     def with_pieces(self, values: Floats) -> Floats:
-        """The same values of candidates and stretches, with those of the pieces that follow from them."""
+        """Return the values, with those of pieces computed from those of candidates and stretches."""
         values = values.copy()
         for i, forms in enumerate(self.alive):
             values[len(self.arcs) + i] = max(values[list(form)].sum() for form in forms)
@@ -134,7 +135,7 @@ class Columns:
 
 
 def _with_additions(problem: Problem, entries: dict[tuple[int, int, int], int]) -> Ints:
-    """Return entries, with what candidates add, as a table of column, start, until and bytes, by column."""
+    """Return the entries and the candidates' additions as a table (column, start, until, bytes), sorted by column."""
     for c, candidate in enumerate(problem.candidates):
         for addition in candidate.additions:
             if addition.start < addition.until:
@@ -145,7 +146,7 @@ def _with_additions(problem: Problem, entries: dict[tuple[int, int, int], int]) 
 
 
 def _holders(problem: Problem, points: list[int]) -> list[dict[int, set[int]]]:
-    """By tensor and the step until which they do, the columns that hold it: candidates, and stretches that save it."""
+    """By tensor, the columns that hold it, by the step until which they do: candidates, and stretches that save it."""
     holders: list[dict[int, set[int]]] = [defaultdict(set) for _ in problem.tensors]
     for c, candidate in enumerate(problem.candidates):
         for hold in candidate.holds:
@@ -160,8 +161,9 @@ def _holders(problem: Problem, points: list[int]) -> list[dict[int, set[int]]]:
 class _Pieces:
     """The kinds of pieces met so far, which tensors share.
 
-    `options` are per stretch the columns of which exactly one is 1: itself, and the candidates that cover it. Columns
-    made here are `alive`, by their forms; with those of the columns among them they have `said` something.
+    `options` are, per stretch, the columns of which exactly one is 1: the stretch itself, and the candidates that cover
+    it. `alive` has the columns made here, by their forms. `said` has all forms that such a column implies: its own, and
+    those of the columns among them.
     """
 
     def __init__(self, arcs: Sequence[tuple[int, int]], n_candidates: int) -> None:
@@ -177,8 +179,8 @@ class _Pieces:
     def form(self, holders: frozenset[int], later: Form) -> Form | None:
         """Columns whose sum says whether a piece is alive; None where it always is.
 
-        A piece is alive at least where the `later` one of its tensor is, so what that one's column says is not said
-        again.
+        If the `later` piece of its tensor is alive, a piece is too. So forms that the later piece's column implies are
+        not repeated.
         """
         key = (holders, later)
         if key not in self.known:
@@ -195,10 +197,10 @@ class _Pieces:
         return self.known[key]
 
     def _forms(self, holders: frozenset[int]) -> tuple[Form, ...] | None:
-        """One form for each stretch that says something of its own; None where one of them always holds the piece.
+        """Return one form for each stretch that adds something; None if the piece is always held.
 
-        The options that free a piece over one stretch free it over all that they cover. So a stretch says nothing new
-        if all that free it over another cover both.
+        An option that frees a piece over one stretch frees it over all stretches that it covers. So a stretch adds
+        nothing if all options that free the piece over another stretch cover both.
         """
         if ALWAYS in holders:
             return None
@@ -217,9 +219,9 @@ class _Pieces:
     def _covered(
         self, holders: frozenset[int], stretches: list[int], freeing: Mapping[int, frozenset[int]]
     ) -> set[int]:
-        """Stretches that all that free a piece over another cover as well."""
+        """Stretches that add nothing: all options that free the piece over another stretch cover them as well."""
         n_candidates = len(self.arcs) - len(self.options)
-        saving = [stretch for stretch in stretches if n_candidates + stretch in holders]  # others are freed if kept
+        saving = [stretch for stretch in stretches if n_candidates + stretch in holders]  # keeping others frees it
         covered: set[int] = set()
         for stretch in sorted(saving, key=lambda each: len(freeing[each])):
             if stretch not in covered:

@@ -11,8 +11,8 @@ from .problem import Problem, Solution, Status
 from .units import format_bytes
 
 SECONDS = 3.0  # default for all solvers, of which only `ilp` and `auto` ever need it
-MOST_DROPPED = 400  # of the segments of a plan the most expensive so many are tried to do without
-MOST_TRIMMED = 16  # of a solver's plans the best so many lose the segments that they do not need
+MOST_DROPPED = 400  # how many segments of a plan may be tried for dropping, the most expensive first
+MOST_TRIMMED = 16  # how many of a solver's plans are trimmed, the best first
 LARGE_SIZE = 500_000  # saves, holds and additions from which on the instant solvers take seconds
 
 Plan = tuple[int, ...]
@@ -20,7 +20,7 @@ Plan = tuple[int, ...]
 
 
 def patient(judge: Judge, deadline: Deadline) -> Deadline:
-    """The deadline of the instant solvers, which need look at it on large problems only."""
+    """Return the deadline of the instant solvers: only on large problems do they need one."""
     return deadline if judge.size > LARGE_SIZE else NEVER
 
 
@@ -55,7 +55,7 @@ def judged(
 def infeasible(
     problem: Problem, lowest: Iterable[int], *, budget_bytes: int, solver: str, notes: Iterable[str] = ()
 ) -> Infeasible:
-    """Make the error that says how low the plan `lowest` gets, and what stands at its peak."""
+    """Make the error that says how low the plan `lowest` gets, and what its peak consists of."""
     plan, where = tuple(sorted(lowest)), dominated_by(problem, tuple(sorted(lowest)))
     peak_bytes, said = simulate(problem, plan).peak_bytes, tuple(notes)
     return Infeasible(
@@ -64,7 +64,7 @@ def infeasible(
 
 
 def dominated_by(problem: Problem, plan: Plan) -> str:
-    """Say at which step the peak of a plan stands, and what of it."""
+    """Say at which step a plan has its peak, and how much of the peak the plan can change."""
     timeline = simulate(problem, plan)
     step = problem.steps[timeline.peak_step]
     held_bytes = timeline.peak_bytes - step.base_bytes
@@ -75,10 +75,10 @@ def dominated_by(problem: Problem, plan: Plan) -> str:
 
 
 def trim(judge: Judge, plan: Sequence[int], budget_bytes: int, *, deadline: Deadline = NEVER) -> Plan:
-    """Drop the segments that are not needed, until time is up: those without which the peak stays within the budget.
+    """Drop segments that are not needed, until time is up: without them the peak stays within the budget.
 
-    Where the plan itself is above the budget, those without which the peak gets no higher. The most
-    expensive go first, so the way down does not depend on the budget until it is met.
+    If the plan itself is above the budget, without them the peak gets no higher. The most expensive are tried first, so
+    that the order does not depend on the budget.
 
     Heuristic; O(segments) evaluations.
     """
@@ -114,7 +114,7 @@ def best_plan(
     trimmed: int = MOST_TRIMMED,
     deadline: Deadline = NEVER,
 ) -> tuple[Plan, str]:
-    """The best of at least one plan, and whose it is; the best `trimmed` lose the segments that they do not need."""
+    """Return the best of at least one plan, and its solver; the best `trimmed` plans first lose segments not needed."""
     best = ordered(judge, found, budget_bytes)
     if trimmed:
         lean: dict[Plan, str] = {}

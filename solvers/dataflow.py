@@ -1,6 +1,6 @@
 """Selective recomputation as data: the units of a block in forward order, and the tensors between them.
 
-In backward a unit is in one of three states, and what that costs is a matter of differences:
+In backward a unit is in one of three states:
 
     recompute  R = 1   it runs again; what it reads must be available
     keep       R = 0   something that it made is held from forward on
@@ -29,8 +29,8 @@ class Item:
         bytes: its size.
         saved: backward reads it.
         free: it is alive in backward in any case, so that holding it costs nothing.
-        holdable: whether it can be held; False if it is overwritten after the block, or can be had only with one that
-            is.
+        holdable: whether it can be held; False if it is overwritten after the block, or comes only together with one
+            that is.
     """
 
     bytes: int
@@ -48,7 +48,7 @@ class Unit:
         seconds: of its forward.
         reads: indices of items.
         makes: indices of items that it writes; what several units write (in place) they make together.
-        keepable: whether it can be left out of a replay, and those of its results handed out that can be held.
+        keepable: whether a replay can leave it out, and hand out those of its results that can be held.
     """
 
     name: str

@@ -3,7 +3,7 @@
     began ──── candidates ────┤ share ──── instant solvers ── integer programme ────┤ at
           2 s: "planning: 140 of 600 runs of calls looked at after 2.1 s", then every 2 s at most
 
-Nobody else looks at a clock, and where no deadline passes, nothing that is found depends on it.
+Only `highs` looks at a clock too, to tell a failure. If no deadline passes, no result depends on time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 EVERY = 2.0
-"""Seconds until planning first says how far it is, and from one time to the next."""
+"""Seconds before planning first says how far it is, and between two messages."""
 
 
 class Progress:
     """Says what planning does, now and then.
 
     Args:
-        say: is given each message, as a format and what belongs into it.
+        say: is given each message, as a format and its arguments.
         clock: seconds; `time.perf_counter` if it is not given.
     """
 
@@ -77,7 +77,7 @@ class Deadline:
         return replace(self, at=(self.clock or time.perf_counter)() + part * self.left)
 
     def first_of(self, found: Iterable[T]) -> Iterator[T]:
-        """The first of what is found, and what follows until time is up."""
+        """Yield the first of what is found, and what follows until time is up."""
         for each in found:
             yield each
             if self.passed:
@@ -90,4 +90,4 @@ class Deadline:
 
 
 NEVER = Deadline(at=math.inf, clock=lambda: 0.0)
-"""Of what takes no time worth looking at."""
+"""For what is too fast to need a deadline."""

@@ -34,7 +34,7 @@ MOST_ADVICE = 2
 
 
 class BackendError(AutockptError):
-    """HiGHS, which solves integer programmes, cannot be loaded, failed, or answered what cannot be; says how."""
+    """HiGHS, which solves integer programmes, cannot be loaded, failed, or gave an impossible answer; says which."""
 
 
 class InvalidProblem(AutockptError):
@@ -47,7 +47,7 @@ class UnknownSolver(AutockptError):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Told(AutockptError):
-    """Base of the errors that carry figures: pickles, and can be made again with more of them."""
+    """Base of the errors that carry figures. They can be pickled, and copied with more figures."""
 
     def __post_init__(self) -> None:
         super().__init__(self.said())
@@ -57,7 +57,7 @@ class _Told(AutockptError):
         raise NotImplementedError
 
     def carrying(self: T, **more: object) -> T:
-        """Return the same error, which carries more besides."""
+        """Return a copy of this error that carries more."""
         return replace(self, **more)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -72,13 +72,13 @@ class Infeasible(_Told):
         budget_bytes: what was asked for.
         minimum_bytes: the lowest predicted peak that this solver reached.
         solver: the solver that says so.
-        dominated_by: the step at which that lowest peak stands, in words.
+        dominated_by: the step that has that lowest peak, in words.
         chosen: indices of the candidates that reach it; None where a frontier was asked for it.
         plan: the plan that reaches it, ready for `autockpt.apply`; None where only solvers were asked.
         notes: what kept the solver from looking further, in words.
         pins: those that bind the solver, as they were given.
         unpinned_minimum_bytes: the lowest peak that the solver reaches without them; None where there are none.
-        parts: what stands at that lowest peak, and where, an `autockpt.PeakParts`; None where only solvers were
+        parts: what that lowest peak consists of, and where it is, an `autockpt.PeakParts`; None where only solvers were
             asked.
         advice: what would help, in sentences that follow from the parts; the message has the first ones.
         asked: the budget as the user wrote it, where that is text.
@@ -102,11 +102,11 @@ class Infeasible(_Told):
     kept: bool = False
 
     def said(self) -> str:
-        """Say what was asked, what was reached, what stands there, and what would help: six lines at the most."""
+        """Say what was asked, what was reached, what that peak consists of, and what would help: at most six lines."""
         return "\n  ".join(self._lines())
 
     def _place(self) -> str:
-        """Say in which step the lowest peak stands."""
+        """Say in which step the lowest peak is."""
         step: str = self.parts.step
         return step if step.startswith("the ") else f"the {step}"
 
@@ -145,10 +145,10 @@ class TooCostly(_Told):
 
     Attributes:
         most_seconds: the recompute seconds asked for.
-        least_seconds: those of the cheapest plan of this solver that recomputes all that it must.
+        least_seconds: the recompute seconds of this solver's cheapest plan that recomputes all that it must.
         solver: the solver that says so.
         chosen: indices of the candidates of that plan.
-        plain_seconds: those of the plain step, where the question was a recompute overhead.
+        plain_seconds: the seconds of the plain step, where a recompute overhead was asked.
         plan: that plan, ready for `autockpt.apply`; None where only solvers were asked.
         pins: those that bind the solver, as they were given.
         kept: whether a model was given, which is as it was.

@@ -23,7 +23,7 @@ POINTS = 20
 
 SECONDS = 60.0
 
-MINIMUM_SHARE = 0.25  # share of the time in which the lowest peak is looked for
+MINIMUM_SHARE = 0.25  # share of the time for finding the lowest peak
 
 
 def sweep(
@@ -40,9 +40,9 @@ def sweep(
         problem: the problem.
         solver: a name in `SOLVERS`.
         points: how many budgets, both ends included, evenly spaced in bytes; at least 2.
-        budgets_bytes: budgets to take instead, besides both ends; one that the solver cannot meet is left out.
-        seconds: for all budgets together, by ``auto`` and ``ilp``. A budget whose turn has not come by then, the
-            highest last, gets an instant plan, or that of the budget below it. Other solvers take what they take.
+        budgets_bytes: budgets to take instead; both ends are added. A budget that the solver cannot meet is left out.
+        seconds: for all budgets together, by ``auto`` and ``ilp``. Budgets are solved from the lowest up; one that is
+            not reached in time gets an instant plan, or that of the budget below it. Other solvers may take longer.
 
     Returns:
         Solutions from the plain one, which is always the first, to the minimum. Each peaks lower and costs more
@@ -92,7 +92,7 @@ Budgets = Sequence[int] | None
 
 
 def _searched(problem: Problem, solver: str, points: int, asked: Budgets, deadline: Deadline) -> Iterator[Solution]:
-    """Upwards, each from the plan of the one below, in an equal share of the time left."""
+    """Solve upwards: each search starts from the plan of the budget below, and gets an equal share of the time left."""
     instants = Instants(Judge(problem), deadline)
     columns, judge = instants.columns, instants.columns.judge
     until = deadline.share(MINIMUM_SHARE)
@@ -109,7 +109,7 @@ def _searched(problem: Problem, solver: str, points: int, asked: Budgets, deadli
 
 
 def _solved(problem: Problem, solver: str, points: int, asked: Budgets, deadline: Deadline) -> Iterator[Solution]:
-    """One budget at a time, without those that the solver cannot meet."""
+    """Solve one budget at a time, and leave out those that the solver cannot meet."""
     try:
         lowest_bytes = named(solver)(problem, 0, deadline=deadline).peak_bytes
     except Infeasible as error:

@@ -1,7 +1,6 @@
-"""HiGHS, asked through PuLP: nothing else imports either.
+"""HiGHS, called through PuLP. No other module imports either.
 
-No answer is trusted. One is taken only if its values keep to the rows, and `ilp` takes none that a judged plan
-contradicts.
+No answer is trusted: its values must keep to the rows, and `ilp` refuses an answer that a judged plan contradicts.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from typing import Any
 from .errors import BackendError
 
 TOLERANCE = 1e-3  # by how much an answer may break a row. All programmes are scaled to 1000, and HiGHS keeps to 1e-6
-EARLY = 0.35  # share of its time before which HiGHS has failed if it ends without an answer: no clock stopped it
+EARLY = 0.35  # HiGHS has failed if it ends without an answer before this share of its time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What HiGHS says: whether it ended, whether there are values, whether there are none, and a bound on the goal."""
+    """What HiGHS says: it found an optimum, it has values, it proved that there are none; and a bound on the goal."""
 
     solved: bool
     feasible: bool
@@ -33,10 +32,10 @@ class Outcome:
 
 
 def pulp_module() -> Any:
-    """Import PuLP where no frame of the caller's can be caught.
+    """Import PuLP in a thread of its own, so that it keeps no frame of the caller alive.
 
-    Some of its modules keep the exceptions that they caught while they were imported, with the tracebacks, and so
-    every frame that was then on the stack of the thread: a model and its batch would live as long as the process.
+    Some of its modules keep exceptions that they caught while they were imported. Their tracebacks hold every frame
+    that was on the stack of the importing thread, so a model and its batch would live as long as the process.
     """
     if "pulp" not in sys.modules:
         thread = threading.Thread(target=importlib.import_module, args=("pulp",))
@@ -57,20 +56,19 @@ def solve(
 ) -> Outcome:
     """Let HiGHS solve a `pulp.LpProblem` that is to be minimised, and is scaled to 1000.
 
-    A problem that was solved before may have `more` rows by now, and nothing else that is new: HiGHS goes on from
-    where it was.
+    A problem may be solved again with `more` rows, if nothing else is new: HiGHS goes on from where it was.
 
     Args:
         lp: the problem; values, prices and status are written into it.
-        seconds: then it stops; it may take a little longer.
+        seconds: time limit; it may take a little longer.
         whole: integer programme; otherwise its linear relaxation.
         near: share of the goal within which an integer programme counts as solved.
         start: values of variables by name, to begin an integer search with.
-        more: rows, each of at most so much, that it did not have when it was solved before.
-        presolve: whether HiGHS may restate the problem first: it then forgets where it was.
+        more: rows (each a sum of at most so much) that are new since it was solved before.
+        presolve: whether HiGHS may presolve: then it does not go on from where it was.
 
     Returns:
-        What is known then.
+        What HiGHS found.
 
     Raises:
         BackendError: HiGHS cannot be loaded, it raised, its values break the problem, or it gave up with time left.
@@ -108,7 +106,7 @@ def solve(
 
 
 def nonsense(what: str) -> BackendError:
-    """Make the error that says what HiGHS answered that cannot be."""
+    """Make the error for an impossible answer of HiGHS."""
     return BackendError(f"HiGHS answered nonsense ({what})")
 
 

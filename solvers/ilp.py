@@ -34,25 +34,26 @@ from .units import format_bytes, format_seconds
 ROWS_PER_ROUND = 60  # steps that get a row at a time, the highest first
 
 LARGE, NEAR = 300, 1e-2
-"""With more candidates this share of the cost is not worth looking for: recorded seconds are not as true."""
+"""With more candidates than LARGE, a search ends within the share NEAR of the least cost: recorded seconds are no more
+precise."""
 
-NEARER = 2e-3  # share of the cost up to which an integer programme of a large problem is solved, once one has to be
+NEARER = 2e-3  # share of the cost within which an integer programme of a large problem is solved, if one is
 RELAXING_SHARE = 0.5  # share of the time left in which the relaxation is solved; plans have the rest
 
 FEW, FEW_SHARE, WORTH_IT = (80, 320), 0.5, 0.7
-"""So many candidates are in the first integer programmes, beside those that the relaxation or the best plan takes: few
-are searched in a fraction of the time, and mostly hold a plan within 2 % of the bound. Each may take this share of the
-time left, and is left out if it has more than this share of the candidates that matter."""
+"""The first integer programmes have FEW candidates, besides those that the relaxation or the best plan takes: they take
+a fraction of the time, and mostly have a plan within 2 % of the bound. Each may take FEW_SHARE of the time left. One
+with more than the share WORTH_IT of the candidates that matter is left out."""
 
 CLOSE, SAFE, ROUGH = 1e-9, 1e-7, 1e-5
-"""Shares of the goal: by which equal costs may differ; by which reduced costs and bounds of a relaxation may be wrong;
-by which a bound may lie above a plan for want of digits, above which it is nonsense."""
+"""Shares of the goal. Equal costs may differ by CLOSE. Reduced costs and bounds of a relaxation may be wrong by SAFE.
+Through rounding a bound may lie above a plan by ROUGH; if it lies higher, it is nonsense."""
 
 UNPROVEN = "it was not proven in time that no plan has a lower peak"
 
 
 def solve(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
-    """Choose by integer programming: the optimum, or with many candidates nearly so, unless time runs out.
+    """Choose by integer programming: the optimum, or nearly the optimum if candidates are many, unless time runs out.
 
     The plan is never worse than what the instant solvers find. Past the deadline it comes with the bound proven so far.
 
@@ -61,8 +62,9 @@ def solve(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solutio
         Infeasible: no plan fits. Its minimum is the true one where the time sufficed to prove it.
 
     Source: that of `model`; the programme over few candidates is the restricted master of Joncour et al. 2010.
-    Exact with 300 candidates or fewer; with more it stops within 1 % of the least cost, so that more budget may cost
-    up to 1 % more, which `sweep` never lets it. Exponential in the worst case: out of time, `gap` says how near it is.
+    Exact with 300 candidates or fewer; with more it stops within 1 % of the least cost. So a higher budget may cost up
+    to 1 % more; `sweep` prevents that. Exponential in the worst case: if time runs out, `gap` says how near the plan
+    is.
     """
     return _solved(problem, budget_bytes, deadline, "ilp")
 
@@ -70,8 +72,8 @@ def solve(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solutio
 def solve_auto(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
     """Choose the cheapest plan that any solver finds: the instant ones first, then `ilp` for the time that is left.
 
-    The solution bears the name of the solver that found it, and is as exact as that of `ilp`, if given time. Where
-    HiGHS fails or cannot be loaded it is the best instant plan, which says so.
+    The solution has the name of the solver that found it, and is as exact as that of `ilp`, if given time. If HiGHS
+    fails or cannot be loaded, it is the best plan found without it, and its notes say so.
 
     Raises:
         Infeasible: no plan fits; its minimum is the lowest peak over all solvers.
@@ -91,8 +93,8 @@ def _solved(problem: Problem, budget_bytes: int, deadline: Deadline, asked: str)
 def search(columns: Columns, start: tuple[Plan, str], budget_bytes: int, *, deadline: Deadline, asked: str) -> Solution:
     """Improve the plan `start` of some solver until it is proven or the deadline has passed; see `solve`.
 
-    Where HiGHS fails, `ilp` raises. Otherwise the best plan until then is returned, under the name of that solver, and
-    says why.
+    If HiGHS fails, `ilp` raises. `auto` returns the best plan so far, with the name of its solver, and the notes say
+    why.
     """
     judge, notes = columns.judge, list[str]()
     plan, bound = start[0], None
@@ -106,7 +108,7 @@ def search(columns: Columns, start: tuple[Plan, str], budget_bytes: int, *, dead
         question = Question(columns, "seconds", budget_bytes, most_bytes=budget_bytes)
         plan, bound = improve(question, plan, deadline, asked=asked, notes=notes)
     solver = "ilp" if asked == "ilp" or plan != start[0] or bound is not None else start[1]
-    seconds, bound = judge.seconds(plan), bound or None  # that no plan costs less than nothing is no news
+    seconds, bound = judge.seconds(plan), bound or None  # a bound of 0 says nothing
     if bound is not None and bound >= seconds * (1 - CLOSE):
         bound = seconds
     return judged(judge.problem, plan, solver=solver, lower_bound_seconds=bound, notes=notes)
@@ -139,7 +141,7 @@ def lower_peak(
 def improve(
     question: Question, plan: Plan, deadline: Deadline, *, asked: str, notes: list[str]
 ) -> tuple[Plan, float | None]:
-    """Search from a plan; returns the best, and a bound on the goal, None where HiGHS failed, which is noted."""
+    """Search from a plan. Returns the best plan, and a bound on the goal: None if HiGHS failed, which is noted."""
     large = question.goal == "seconds" and len(question.open) > LARGE
     search = _Search(question=question, plan=plan, deadline=deadline, near=NEAR if large else 0.0)
     try:
@@ -148,7 +150,7 @@ def improve(
         if asked == "ilp":
             raise BackendError(f"{error}. Solver 'auto' returns the best plan of the instant solvers then") from error
         notes.append(f"{error}, so this is the best plan that was found without it")
-        return search.plan, None  # the judge has seen it, whatever becomes of HiGHS
+        return search.plan, None  # the judge has checked it, so it holds though HiGHS failed
     return search.plan, search.bound
 
 
@@ -156,8 +158,8 @@ def improve(
 class _Search:
     """A search under way: the best plan, the bound, the steps that have rows, and the last relaxation solved.
 
-    The fewer rows that had, the weaker is its bound, and as valid. `near` is the share of the goal that is not worth
-    looking for.
+    A relaxation with fewer rows has a weaker bound, but a valid one. The search ends once the plan is within the share
+    `near` of the bound.
     """
 
     question: Question
@@ -191,26 +193,26 @@ class _Search:
             likely = matter[np.argsort(self.guide.reduced_cost[matter], kind="stable")][:few]
             taken = np.flatnonzero(self.guide.values[: columns.n_candidates] > SAFE)
             some = np.union1d(likely, taken)
-            if len(some) < WORTH_IT * len(matter):  # else all of them take no longer, and show a bound
+            if len(some) < WORTH_IT * len(matter):  # else all of them take no longer, and give a bound
                 self.branch(some, self.deadline.share(FEW_SHARE), proves=False)
         if self.question.goal == "seconds":
             until = patient(self.judge, self.deadline)
             self.offer(trim(self.judge, self.plan, self.question.limit_bytes, deadline=until))
 
     def goal(self, plan: Plan) -> float:
-        """What is minimised."""
+        """What is minimised: seconds, or bytes above the limit."""
         if self.question.goal == "seconds":
             return self.judge.seconds(plan)
         return float(max(self.judge.peak(plan) - self.question.limit_bytes, 0))
 
-    def stands(self) -> str:
+    def quality(self) -> str:
         """Say how good the best plan is."""
         if self.question.goal == "seconds":
             return f"recomputes for {format_seconds(self.judge.seconds(self.plan))}"
         return f"peaks at {format_bytes(self.judge.peak(self.plan))}"
 
     def offer(self, plan: Plan) -> None:
-        """Take a plan if it is better than the best, and keeps to what is asked."""
+        """Make a plan the best one if it is better, and keeps to what is asked."""
         if self.question.goal == "seconds":
             keeps = self.judge.peak(plan) <= self.question.limit_bytes
         else:
@@ -220,7 +222,7 @@ class _Search:
             self.prove(self.bound)
 
     def prove(self, bound: float) -> None:
-        """Note a bound; one that lies above the best plan by a tolerance means that the plan is optimal."""
+        """Note a bound. If it lies above the best plan, within a tolerance, the plan is optimal."""
         goal = self.goal(self.plan)
         if not bound <= goal + ROUGH * max(goal, SCALE * self.question.unit):
             unit = "seconds" if self.question.goal == "seconds" else "bytes above the budget"
@@ -228,7 +230,7 @@ class _Search:
         self.bound = min(max(self.bound, bound), goal)
 
     def proven(self) -> bool:
-        """Whether no plan can be better than the best, or not by more than is worth looking for."""
+        """Whether no plan can be better than the best, or only by a share of `near`."""
         goal = self.goal(self.plan)
         if self.question.goal == "peak":
             return self.bound > goal - 1  # bytes are whole
@@ -260,7 +262,7 @@ class _Search:
             model.add_levels(sorted(new))
 
     def that_matter(self, guide: Answer) -> Ints:
-        """Candidate columns that a better plan may take: those whose reduced cost is within the gap; and the best's."""
+        """Candidates that a better plan may take: those with a reduced cost within the gap, and the best plan's."""
         most = self.goal(self.plan) * (1 + SAFE) - (guide.bound or 0.0)
         matter: Ints = np.union1d(np.flatnonzero(guide.reduced_cost <= most), self.plan).astype(np.int64)
         return matter
@@ -268,12 +270,12 @@ class _Search:
     def branch(self, candidates: Iterable[int], deadline: Deadline, *, proves: bool) -> None:
         """Solve the integer programme over some columns; where its plan breaks a level, add the step and repeat.
 
-        Its bound `proves` something only where no better plan takes another column.
+        Its bound is used if it `proves` something: if no better plan takes other columns.
         """
         question, limit_bytes = self.question, self.question.limit_bytes
         model = Model(question, [*candidates, *self.plan], sorted(self.rows), whole=True)
         while not (self.proven() or deadline.passed):
-            self.deadline.tell("an integer programme, best plan so far %s", self.stands())
+            self.deadline.tell("an integer programme, best plan so far %s", self.quality())
             answer = model.solve(deadline.left, start=self.plan, near=min(self.near, NEARER))
             if proves:
                 if answer.infeasible:

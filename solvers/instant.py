@@ -16,7 +16,7 @@ from .deadline import NEVER, Deadline
 from .judge import Judge
 from .pins import completed
 
-MOST_TRIMMED = 3  # the best so many of all plans lose the segments that they do not need
+MOST_TRIMMED = 3  # how many of all plans are trimmed, the best first
 
 
 class Instants:
@@ -31,7 +31,7 @@ class Instants:
     def __init__(self, judge: Judge, deadline: Deadline = NEVER) -> None:
         """Make what does not depend on the budget; O(n × problem) for a block chain of n elements.
 
-        On a large problem baselines make a plan each once time is up.
+        On a large problem, each baseline makes only one plan once time is up.
         """
         self.deadline, until = deadline, patient(judge, deadline)
         fixed: list[dict[Plan, str]] = []
@@ -44,7 +44,7 @@ class Instants:
         self.columns = self.chain.columns
 
     def best(self, budget_bytes: int) -> tuple[Plan, str]:
-        """The cheapest plan that fits, or, if none does, the one with the lowest peak; and whose it is.
+        """Return the cheapest plan that fits, or, if none does, the one with the lowest peak; and its solver.
 
         Heuristic; O(n × problem) and what `chain` takes.
         """

@@ -1,10 +1,10 @@
-"""The judge: what a choice costs, and how high memory stands at every step.
+"""The judge: what a choice costs, and the level of memory in every step.
 
     once a problem    its arrays, in the order of the problem
     once a choice     which saves are covered ─▶ until when each tensor is held ─▶ what begins and ends ─▶ levels
 
-Every figure of every plan comes from here. `tests/solvers/test_judge.py` has the definition in words of Python, step by
-step and tensor by tensor, and holds the arrays against it.
+Every figure of every plan comes from here. `tests/solvers/test_judge.py` defines it in plain Python, step by step and
+tensor by tensor, and compares the arrays with that.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Timeline:
     Attributes:
         level_bytes: highest level in each step of the problem.
         recompute_seconds: extra forward seconds of the choice.
-        saved_until: per tensor, the step until which it is there for itself, or a kept call holds it.
-        needed_until: per tensor, the step until which it is there for itself, or a replay needs it.
+        saved_until: per tensor, the step until which it lives by itself (`free_step`), or a kept call holds it.
+        needed_until: per tensor, the step until which it lives by itself, or a replay needs it.
     """
 
     level_bytes: tuple[int, ...]
@@ -49,7 +49,7 @@ class Timeline:
 
     @property
     def peak_step(self) -> int:
-        """Index of the first step at which the peak stands."""
+        """Index of the first step that reaches the peak."""
         return self.level_bytes.index(self.peak_bytes)
 
 
@@ -99,7 +99,7 @@ class Judge:
     """
 
     def __init__(self, problem: Problem, candidates: Sequence[Candidate] | None = None) -> None:
-        """Make the arrays; O(everything in the problem), of candidates only what these have."""
+        """Make the arrays; O(problem). Holds and additions are those of `candidates` only."""
         tensors, candidates = problem.tensors, problem.candidates if candidates is None else candidates
         saves = [save for tensor in tensors for save in tensor.saves]
         holds = [hold for candidate in candidates for hold in candidate.holds]
@@ -118,11 +118,11 @@ class Judge:
 
     @property
     def size(self) -> int:
-        """How much it goes through for each choice, at most."""
+        """How many saves, holds and additions it goes through for a choice, at most."""
         return len(self.save_call) + len(self.hold_tensor) + len(self.addition_bytes)
 
     def saved_until(self, chosen: Sequence[int]) -> Ints:
-        """Step until which each tensor is there for itself, or a call that is not recomputed holds it."""
+        """Step until which each tensor lives by itself, or a call that is not recomputed holds it."""
         covered = np.zeros(len(self.problem.calls), dtype=np.bool_)
         for c in chosen:
             covered[self.candidates[c].start : self.candidates[c].stop] = True
@@ -130,7 +130,7 @@ class Judge:
         return _latest(self.free_step, self.save_tensor[kept], self.save_until[kept])
 
     def needed_until(self, chosen: Sequence[int]) -> Ints:
-        """Step until which each tensor is there for itself, or a replay needs it."""
+        """Step until which each tensor lives by itself, or a replay needs it."""
         holds = _owned(self.hold_offset, chosen)
         return _latest(self.free_step, self.hold_tensor[holds], self.hold_until[holds])
 
@@ -146,7 +146,7 @@ class Judge:
         """By how much each candidate, chosen alone, lowers the level in a step; O(candidates, and what they hold)."""
         over = self.free_step <= step
         live = np.flatnonzero(over[self.save_tensor] & (self.save_until > step))
-        tensor, first = np.unique(self.save_tensor[live], return_index=True)  # saves stand by tensor
+        tensor, first = np.unique(self.save_tensor[live], return_index=True)  # saves are sorted by tensor
         low = np.minimum.reduceat(self.save_call[live], first) if len(live) else _ints([])
         high = np.maximum.reduceat(self.save_call[live], first) if len(live) else _ints([])
         order = np.argsort(low, kind="stable")
@@ -186,7 +186,7 @@ def _ints(values: Sequence[int]) -> Ints:
 
 
 def _latest(steps: Ints, tensors: Ints, untils: Ints) -> Ints:
-    """Per tensor the latest of its step and of what is said of it."""
+    """Per tensor, the latest of its own step and of its `untils`."""
     latest: Ints = steps.copy()
     np.maximum.at(latest, tensors, untils)
     return latest
@@ -203,7 +203,7 @@ def _owned(offset: Ints, chosen: Sequence[int]) -> Ints:
 
 
 def course(n_steps: int, starts: Ints, untils: Ints, sizes: Numbers) -> Numbers:
-    """Add up in each step what stands in steps ``[start, until)``."""
+    """Level in each step, where each size is there in steps ``[start, until)``."""
     change = np.zeros(n_steps + 1, dtype=sizes.dtype)
     np.add.at(change, starts, sizes)
     np.subtract.at(change, untils, sizes)

@@ -1,4 +1,4 @@
-"""The question turned round: the lowest peak that so many recompute seconds buy.
+"""The reverse question: the lowest peak within a limit of recompute seconds.
 
 `auto` and `ilp` solve the programme of `model` with the peak as its goal and the seconds as a row, from the lowest
 instant plan that is cheap enough, and then look for the cheapest plan that has the peak found. The other solvers are
@@ -6,7 +6,7 @@ asked for one budget after the other:
 
     peak      lowest ──── too costly ────┤ low   middle   best ├──── allowed ──── cheapest plan
 
-The middle is solved for, and takes the place of one or the other, until they meet.
+The middle is solved for, and replaces `low` or `best`, until they meet.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .pins import demand, highest_bytes
 from .problem import Problem, Solution
 from .registry import SEARCHING, named
 
-COARSE = 1 / 64  # share of the way from the lowest peak to the highest up to which instant plans are looked for
-FINE = 1 / 2048  # share of that way up to which another solver is asked: recorded bytes repeat themselves no better
+COARSE = 1 / 64  # bisecting with instant plans ends at this share of the way from the lowest peak to the highest
+FINE = 1 / 2048  # bisecting with another solver ends at this share: recorded bytes repeat themselves no better
 
 LOOKING_SHARE = 0.6
-"""Share of the time in which the lowest peak is looked for; a cheaper plan that has it gets the rest."""
+"""Share of the time for finding the lowest peak; the search for a cheaper plan with that peak gets the rest."""
 
 LATE = "it was not proven in time that no lower peak costs as little"
 
@@ -41,9 +41,9 @@ def least_peak(
 
     Args:
         problem: the problem.
-        most_seconds: what a plan may cost; all that there are get to the lowest peak that the solver reaches.
+        most_seconds: what a plan may cost; infinity for the lowest peak that the solver reaches.
         solver: a name in `SOLVERS`.
-        seconds: after so many the best plan found is returned; its notes tell what was not proven.
+        seconds: after so many, the best plan found is returned; its notes tell what was not proven.
 
     Returns:
         The plan with the lowest peak, and the cheapest of those found that have it.
@@ -123,9 +123,9 @@ def _searched(problem: Problem, top_bytes: int, most_seconds: float, solver: str
 def _asked(
     ask: Callable[[int], Solution], top_bytes: int, most_seconds: float, share: float, deadline: Deadline
 ) -> Solution:
-    """Ask for one budget after the other; the cheapest plan of all where each costs too much.
+    """Ask for one budget after the other; return the best plan, or the cheapest one if all cost too much.
 
-    Between a budget whose plan is too costly and the best plan, by halves, until they meet or time runs out.
+    Bisects between a budget whose plan is too costly and the best plan, until they meet or time runs out.
     """
     lowest = ask(0)
     if _allowed(lowest, most_seconds):

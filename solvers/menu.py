@@ -8,7 +8,7 @@ seconds
   └──────────────────o plain
                  held bytes
 
-What lies between two corners is left out: a model has several blocks, and two corners mixed do nearly as well.
+Ways between two corners are left out: a model has several blocks, and a mix of two corners does nearly as well.
 """
 
 from __future__ import annotations

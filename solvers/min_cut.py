@@ -11,13 +11,13 @@
     where      A_t ≥ R_u     u reads or makes t                  A_t = 1     backward reads t
                R_u ≥ A_t     u makes t, and t cannot be held
 
-All constraints are differences, so the least is taken at whole numbers, and choosing what is 1 is a minimum closure: a
-set of nodes of least weight that contains what each of its nodes implies, found by one minimum cut. Two choices that
-are equally good at some λ are corners if no third is better there; else the third splits the search in two. Times are
-whole femtoseconds and bytes are whole, so that all arithmetic is exact.
+All constraints are differences, so some optimum has whole numbers only. Its ones are a minimum closure: a set of nodes
+of least weight that contains what each of its nodes implies. One minimum cut finds it. Two choices that are equally
+good at some λ are corners if no third is better there; else the third splits the search in two. Times are whole
+femtoseconds and bytes are whole, so that all arithmetic is exact.
 
-Example: ``fc`` (4 s) makes 8 bytes out of 2, ``gelu`` (1 s) makes 8 out of those; backward reads all three. Nothing
-held again costs nothing and holds 18 bytes; gelu again, 1 s and 10 bytes; both, 5 s and 2 bytes. The first is best up
+Example: ``fc`` (4 s) makes 8 bytes out of 2, ``gelu`` (1 s) makes 8 out of those; backward reads all three. To
+recompute nothing costs nothing and holds 18 bytes; gelu, 1 s and 10 bytes; both, 5 s and 2 bytes. The first is best up
 to λ = 1/8, the last from λ = 4/8 on.
 
 Source: Eisner and Severance 1976, "Mathematical techniques for efficient record segmentation", for the prices; Picard
@@ -42,7 +42,8 @@ class _Nodes:
 
     Attributes:
         members: per node, the units that it recomputes; empty for A and K.
-        held_bytes: per node, what choosing it adds to the held bytes; so do `ticks`, in femtoseconds, to the seconds.
+        held_bytes: per node, the bytes that choosing it adds to what is held.
+        ticks: per node, the femtoseconds that choosing it adds.
         implies: per node, nodes that must be chosen with it.
         always: nodes that are chosen in any case.
     """
@@ -84,7 +85,7 @@ def _nodes_of(flow: Dataflow, kept_seconds: float) -> _Nodes:
 def _cheapest(nodes: _Nodes, byte_price: int, tick_price: int) -> tuple[int, int, tuple[int, ...]]:
     """Bytes, ticks and units of the choice of least ``byte_price × bytes + tick_price × ticks``."""
     weights = [byte_price * b + tick_price * s for b, s in zip(nodes.held_bytes, nodes.ticks, strict=True)]
-    gain = 1 + sum(map(abs, weights))  # more than all else comes to
+    gain = 1 + sum(map(abs, weights))  # more than all weights together
     for node in nodes.always:
         weights[node] -= gain
     chosen = minimum_closure(weights, nodes.implies)

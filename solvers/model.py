@@ -8,13 +8,13 @@
     s_c      recompute seconds of candidate c                     ``Candidate.recompute_seconds``
     b_pt     bytes of piece p, where it spans step t              ``Columns.row(t)``
     e_ct     bytes that candidate c adds in step t                ``Columns.row(t)``
-    B_t      bytes that stand in step t under every plan          ``Columns.base_bytes``
+    B_t      bytes that are alive in step t under every plan      ``Columns.base_bytes``
     M        budget                                               ``limit_bytes``
     S        seconds that the plan may cost                       ``most_seconds``
 
     minimise    Σ_c s_c x_c                                       goal "seconds"; goal "peak": y
     (1)         leaving p − arriving at p = [p is the first]      each point p: x and k are a path from first to last
-    (2)         a_p ≥ Σ {options of stretch s that hold p}        each stretch s that says something of p, a *form*
+    (2)         a_p ≥ Σ {options of stretch s that hold p}        each *form* of p, see `columns`
     (3)         B_t + Σ_p b_pt a_p + Σ_c e_ct x_c ≤ M (+ y)       steps t where a plan or a relaxation peaks
     (4)         Σ_c s_c x_c ≤ S                                   goal "peak", where seconds are limited
 
@@ -60,8 +60,8 @@ class Answer:
         infeasible: whether no plan keeps to the rows.
         values: per column; None if there are none.
         bound: no plan that keeps to the rows has a lower goal, in seconds or bytes; None if not known.
-        reduced_cost: per candidate, by how much the goal is at least above the bound if it is taken; empty but for a
-            relaxation that is solved.
+        reduced_cost: per candidate, how far above the bound the goal is, at least, if it is taken. Empty unless a
+            relaxation was solved.
     """
 
     solved: bool
@@ -74,14 +74,14 @@ class Answer:
 class Question:
     """What is asked of a problem's columns: fewest seconds within the limit, or fewest bytes above it.
 
-    `costs` are seconds per candidate; `closed` are columns that no plan takes which is worth looking for; one of
-    `cost_unit` and of `size_unit` counts as one to HiGHS.
+    `costs` are seconds per candidate. `closed` are columns that no plan of at most `most_bytes` takes. HiGHS counts
+    seconds in `cost_unit` and bytes in `size_unit`.
     """
 
     def __init__(
         self, columns: Columns, goal: Goal, limit_bytes: int, *, most_bytes: int, most_seconds: float = math.inf
     ) -> None:
-        """Ask for plans of at most so many bytes."""
+        """Ask for plans of at most `most_bytes`."""
         candidates = columns.judge.problem.candidates
         self.columns, self.goal, self.limit_bytes, self.most_seconds = columns, goal, limit_bytes, most_seconds
         self.costs = np.array([candidate.recompute_seconds for candidate in candidates], dtype=np.float64)
@@ -91,7 +91,7 @@ class Question:
 
     @property
     def unit(self) -> float:
-        """Seconds or bytes of the goal that count as one."""
+        """The seconds or bytes that HiGHS counts the goal in."""
         return self.cost_unit if self.goal == "seconds" else self.size_unit
 
     @property
@@ -111,8 +111,8 @@ class Model:
         taken = sorted(set(candidates))
         self._new: list[Any] = []
         self.lp = pulp.LpProblem("autockpt", pulp.LpMinimize)
-        # Stretches are whole wherever candidates are. Said in so many words, it keeps HiGHS (seen in 1.10 and 1.15)
-        # from presolve steps for mixed columns that cut off the optimum of tiny problems.
+        # Stretches are whole wherever candidates are. To declare that keeps HiGHS (seen in 1.10 and 1.15) from presolve
+        # steps for mixed columns that cut off the optimum of tiny problems.
         kind = pulp.LpInteger if whole else pulp.LpContinuous
         open_stretches = [c for c in range(n, len(columns.arcs)) if c not in question.closed]
         self._variable: dict[int, Any] = {c: self.lp.add_variable(f"x{c}", 0, 1, kind) for c in taken}
@@ -155,7 +155,7 @@ class Model:
             self._add(terms, room_bytes / size_unit, over=True)
 
     def _add(self, terms: Sequence[tuple[int, float]], most: float, *, equal: bool = False, over: bool = False) -> None:
-        """A row of the columns that are in play: a sum of at most so much, or of so much."""
+        """Add a row over the columns in the programme: their sum is at most `most`, or `equal` to it."""
         pulp = highs.pulp_module()
         known = [(self._variable[c], weight) for c, weight in terms if c in self._variable]
         if over and self._over is not None:
@@ -166,10 +166,10 @@ class Model:
         self._new.append(row)
 
     def solve(self, seconds: float, *, start: Plan | None = None, near: float = 0.0) -> Answer:
-        """Ask HiGHS, for so many seconds at most; an integer search begins with `start` and may end so `near`."""
+        """Ask HiGHS, for so many seconds at most; an integer search starts from `start` and may end within `near`."""
         columns, n = self.question.columns, self.question.columns.n_candidates
         named = None if start is None else self._named(start)
-        # Relaxations begin with few rows and get more: presolve takes longer than they do.
+        # Relaxations start with few rows and are solved again with more: presolve would take longer than they do.
         whole, more, self._new = self.whole, self._new, []
         outcome = highs.solve(self.lp, seconds=seconds, whole=whole, near=near, start=named, more=more, presolve=whole)
         values, reduced = None, np.zeros(0)

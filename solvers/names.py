@@ -1,4 +1,4 @@
-"""What the solvers of `registry.py` are called, for help texts: importing them takes numpy, and this nothing."""
+"""The names of the solvers in `registry.py`, for help texts: importing those takes numpy, this nothing."""
 
 from __future__ import annotations
 

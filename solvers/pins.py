@@ -2,10 +2,9 @@
 
 required call    saves one more tensor, alive in every step and larger than any budget, unless it is recomputed
 kept             base + that tensor          fits into nothing
-recomputed       base                        what any plan without the requirement stands at
+recomputed       base                        the level of the plan without the requirement
 
-So the judge's word stays the only one: a plan that fits recomputes what is required, and its figures are as they
-would be without the tensor.
+So the judge alone decides: a plan that fits recomputes what is required, and its figures are as without the tensor.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from .problem import Problem, Save, Tensor
 
 
 def demand(problem: Problem) -> Problem:
-    """State the required calls of a problem as tensors that do not fit beside anything; exact, O(problem).
+    """State the required calls of a problem as tensors too large for any budget; exact, O(problem).
 
-    In the problem returned exactly the plans that recompute all required calls stand where they stood. All others stand
-    above `highest_bytes` of the problem given. Candidates keep their indices.
+    In the problem returned, plans that recompute all required calls have the peak that they had. All others peak above
+    `highest_bytes` of the problem given. Candidates keep their indices.
 
     Raises:
         InvalidProblem: no plan recomputes all of them.
@@ -35,7 +34,7 @@ def demand(problem: Problem) -> Problem:
         raise InvalidProblem(f"no candidates that do not overlap recompute all of the required calls: {names}")
     sizes = [tensor.bytes for tensor in problem.tensors]
     sizes += [addition.bytes for candidate in problem.candidates for addition in candidate.additions]
-    grain_bytes = math.gcd(*sizes) or 1  # a multiple of what all sizes are multiples of spares solvers rounding
+    grain_bytes = math.gcd(*sizes) or 1  # with a multiple of all sizes' divisor, solvers need not round
     too_many_bytes = (highest_bytes(problem) // grain_bytes + 1) * grain_bytes
     saves = [(Save(call=call, until=len(problem.steps)),) for call in problem.required]
     more = [Tensor(bytes=too_many_bytes, free_step=0, saves=each, demand=True) for each in saves]
@@ -48,9 +47,10 @@ def coverable(problem: Problem, calls: Collection[int]) -> bool:
 
 
 def completed(problem: Problem, plans: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Return each plan once, with what it lacks of what the problem demands, whole calls and runs, for what overlaps.
+    """Return each plan once, completed by candidates for the demanded calls that it does not recompute.
 
-    As few candidates of a plan are replaced as possible, then as few seconds added; exact, O(calls + candidates).
+    Whole calls and runs are added, and replace what they overlap. As few candidates of a plan as possible are replaced,
+    then as few seconds as possible added; exact, O(calls + candidates).
     """
     demanded = frozenset(save.call for tensor in problem.tensors if tensor.demand for save in tensor.saves)
     whole: dict[tuple[int, ...], None] = {}

@@ -1,8 +1,8 @@
 """What a solver is given and what it returns: frozen data, validated, no torch.
 
-Time is a row of *steps*: forward, then backward. Between two steps something that a decision can change
-begins or ends; within a step only the part that no decision changes moves, so its highest level
-(`Step.base_bytes`) says all that matters. That makes the row short and the model exact.
+Time is a row of *steps*: forward, then backward. A new step begins where a lifetime that decisions can change begins or
+ends. Within a step, only memory that no decision changes is allocated and freed, so the highest level of that
+(`Step.base_bytes`) is all that matters. That makes the row short and the model exact.
 
     call          0        1        2                      (pre-order numbers; a call's subtree is [i, stop))
     step      0   1   2    3   4    5 | 6   7   8   9      forward | backward
@@ -31,7 +31,7 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One stretch of the training step in which no decision begins or ends to matter.
+    """One stretch of the training step, in which no lifetime that decisions can change begins or ends.
 
     Attributes:
         name: where in the step this is, in words for people ("backward of h.3.mlp").
@@ -74,7 +74,7 @@ class Tensor:
         bytes: size of the storage.
         free_step: first step in which the tensor would be dead if nothing held it.
         saves: what autograd holds it for.
-        demand: whether it stands for no memory, but for the demand that the call which saves it is recomputed.
+        demand: whether it is no real memory, but the demand that the call which saves it is recomputed.
     """
 
     bytes: int
@@ -115,7 +115,7 @@ class Candidate:
         recompute_seconds: what choosing it costs per step.
         holds: boundary tensors.
         additions: bytes that choosing it adds.
-        partial: whether some of what it covers is kept, or skipped, all the same.
+        partial: whether some of what it covers is kept or skipped.
         multiplies: whether its replay runs something that multiplies matrices or convolves.
     """
 
@@ -174,7 +174,7 @@ class Problem:
 
 
 def _check(one: Candidate, n_steps: int, n_calls: int, n_tensors: int) -> None:
-    """Raise where a candidate contradicts the rest; messages about its many parts are made then only."""
+    """Raise if a candidate contradicts the rest. Only then are messages about its many parts made."""
     where = f"candidate {one.name!r}"
     spans = f"{where} spans [{one.start}, {one.stop}) of {n_calls} calls"
     _require(0 <= one.start < one.stop <= n_calls, spans)

@@ -1,4 +1,4 @@
-"""The errors that amounts and budgets raise; `errors` has the tree of which these are the root and a branch."""
+"""The errors that amounts and budgets raise: the root of the tree in `errors`, and one branch."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
 )
 """Every solver by its name, as `solver=` takes it."""
 
-SEARCHING = ("auto", "ilp")  # solvers that take as long as they are given, and that a plan to start from helps
+SEARCHING = ("auto", "ilp")  # solvers that use all the time they are given, and start from a plan
 
 
 def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", seconds: float = SECONDS) -> Solution:
@@ -111,7 +111,7 @@ def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", seconds:
 def solve_until(problem: Problem, budget_bytes: int, *, solver: str, deadline: Deadline) -> Solution:
     """Choose what to recompute, and be done by a deadline; see `solve`."""
     check_budget(budget_bytes)
-    if problem.required:  # no plan needs more than the highest, and sums with what stands for them are 64-bit integers
+    if problem.required:  # no plan peaks above `highest_bytes`; a lower budget keeps sums within 64 bits
         problem, budget_bytes = demand(problem), min(budget_bytes, highest_bytes(problem))
     return named(solver)(problem, budget_bytes, deadline=deadline)
 

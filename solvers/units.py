@@ -96,7 +96,7 @@ def shown(value: object, most: int = 60) -> str:
     """
     try:
         text = re.sub(r"\s*\n\s*", " ", repr(value))
-    except Exception:  # that of an int with thousands of digits raises, and anybody's may
+    except Exception:  # the repr of an int with thousands of digits raises, and a user's may
         text = f"a {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -126,7 +126,7 @@ def is_decimal(amount: object) -> bool:
 
 
 def alike(n_bytes: int, amount: object) -> int | str:
-    """Return bytes as a budget that is written as `amount` is: to the byte in its unit of ten, or as a number.
+    """Return bytes as a budget in the unit of `amount`, exact to the byte, if that is a power of ten; else as a number.
 
     Example:
         >>> from autockpt.solvers.units import alike

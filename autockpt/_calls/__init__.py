@@ -1,8 +1,8 @@
-"""What recorder and frames must see alike in a call.
+"""What the recorder and the frames must see the same way in a call.
 
 values.py        arguments and results, taken apart into containers and tensors
-names.py         how a torch function is called in plans and profiles
+names.py         the name of a torch function in plans and profiles
 contents.py      what the Python objects around them hold: found, compared, put back
 layout.py        how a tensor's elements lie in memory, and the bytes there
-unrepeatable.py  modules of which torch does something that no replay can see
+unrepeatable.py  modules in which torch does something that no replay can see
 """

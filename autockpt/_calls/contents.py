@@ -1,10 +1,10 @@
 """What the Python objects around a model hold: found by a walk, and put back in place.
 
     modules ──▶ their __dict__ (attributes, hooks, registries) ──▶ containers and objects in them ──▶ ...
-    functions (hooks, a loss, methods) ──▶ what they close over, and what they name of their own file
+    functions (hooks, a loss, methods) ──▶ what they close over, and the globals of their own file that they use
 
-Of every container that it meets the walk keeps the items, not copies of them. So what changed is told by identity, and
-goes back into the same list or dictionary, which others may hold as well.
+The walk keeps the items of every container that it meets, not copies of them. So a change is found by identity, and the
+old items go back into the same list or dictionary, which others may hold too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_ITEMS = 100_000
 """Longer containers are put back, but what is inside their items is not looked at."""
 
 MOST_NAME = 100
-"""Names of what lies deeper are cut off."""
+"""Longer names are cut off."""
 
 MOST_ARRAY_BYTES = 2**26
 """Larger arrays are not copied."""
@@ -58,7 +58,8 @@ class _Kept:
         read: returns what it holds now.
         write: has it hold that again; None where that cannot be done.
         before: what it held.
-        state: whether that is a generator's state, compared by value.
+        state: whether that is one value, such as a generator's state, compared by value; else items, compared by
+            identity.
     """
 
     name: str
@@ -76,17 +77,18 @@ class _Kept:
 
 
 class Contents:
-    """What objects hold now, everything that can be reached from them, to be put back later.
+    """What objects, and everything that can be reached from them, hold now; to be put back later.
 
     Classes and functions of torch, numpy and Python itself are not entered.
 
     Args:
         roots: the objects, by name.
-        bare: modules whose attributes somebody else puts back: only what is inside those is looked at, and no hooks.
+        bare: modules whose attributes the caller puts back: only what is inside the attributes is looked at, and no
+            hooks.
 
     Attributes:
-        tensors: that were found, parameters and buffers too, with the name of where.
-        generators: torch's, that were found.
+        tensors: the tensors that were found, parameters and buffers too, each with the name of its place.
+        generators: torch's generators that were found.
     """
 
     def __init__(self, roots: Mapping[str, object], bare: Iterable[torch.nn.Module] = ()) -> None:
@@ -103,7 +105,7 @@ class Contents:
                 self._enter(name, value)
 
     def restore(self, *, states: bool = False) -> None:
-        """Put back what changed; only generators with `states`."""
+        """Put back what changed; with `states`, only what is compared by value, such as generators."""
         for each in self._kept:
             if each.write is not None and (each.state or not states) and each.changed:
                 each.write(each.before)
@@ -117,7 +119,7 @@ class Contents:
         return [each.name for each in self._kept if each.changed]
 
     def _enter(self, name: str, value: Any) -> None:
-        """Keep what a value holds, and have what it leads to looked at."""
+        """Keep what a value holds, and queue what it leads to."""
         for kinds, enter in _WAYS:
             if isinstance(value, kinds):
                 enter(self, name, value)
@@ -181,7 +183,7 @@ class Contents:
 
     def _random(self, name: str, value: Any) -> None:
         if isinstance(value, torch.Generator):
-            self.generators.append(value)  # whoever asked for them puts them back
+            self.generators.append(value)  # the caller puts these back
         elif isinstance(value, random.Random):
             self._keep(name, value.getstate, value.setstate, state=True)
         else:
@@ -206,7 +208,7 @@ class Contents:
                 self._todo.append((key, value))
 
     def _class(self, name: str, kind: type) -> None:
-        """Enter what the methods of a class name, and what it has itself."""
+        """Enter the methods of a class, and its own attributes that are data."""
         for each in kind.__mro__:
             if id(each) in self._seen or _of_library(each):
                 continue
@@ -219,16 +221,16 @@ class Contents:
                     self._attribute(f"{each.__qualname__}.{key}", each, key)
 
     def _attribute(self, name: str, thing: object, key: str) -> None:
-        """Keep an attribute that lies in no dictionary that one may fill."""
+        """Keep an attribute that is in no writable dictionary, such as a slot or a closure's cell."""
         self._keep(name, partial(got, thing, key), partial(set_back, thing, key))
         self._todo += [(name, item) for item in got(thing, key)]
 
     def _iterator(self, name: str, value: Any) -> None:
-        """Where an iterator stands can be seen, but not put back."""
+        """Keep the position of an iterator: it can be seen, but not put back."""
         try:
             self._keep(f"the iterator {name}", lambda: repr(value.__reduce__()[1:]), None, state=True)
         except (TypeError, NotImplementedError):
-            return  # a generator, say, or a DataLoader's, which do not tell
+            return  # generators, and iterators of a DataLoader, do not tell
 
     def _object(self, name: str, value: Any) -> None:
         attributes = getattr(value, "__dict__", None)
@@ -259,7 +261,7 @@ _WAYS: tuple[tuple[Any, Callable[[Contents, str, Any], None]], ...] = (
     (types.FunctionType, Contents._function),
     (types.GeneratorType, Contents._generator),
 )
-"""How values are entered; the first kind that one is counts."""
+"""How each kind of value is entered; the first kind that matches counts."""
 
 
 def _of_library(thing: Any) -> bool:
@@ -268,13 +270,13 @@ def _of_library(thing: Any) -> bool:
 
 
 def _is_data(value: object, module: str) -> bool:
-    """Whether a name of a file or a class stands for something that a step may change, no flag and no import."""
+    """Whether a global or a class attribute is data that a step may change, and no flag and no import."""
     if isinstance(value, (*_RANDOM, *_CONTAINERS, *_OBJECTS, *_NUMBERS, *_OTHERS, torch.Tensor, numpy.ndarray)):
-        return not isinstance(value, bool)  # which tells of a set-up that need not be done twice
+        return not isinstance(value, bool)  # a flag: it says that a set-up need not be done twice
     return not isinstance(value, (type, types.FunctionType)) and type(value).__module__ == module
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """The names that some code, and what is defined inside it, looks up in its file."""
+    """The names that some code, and what is defined inside it, may look up among the globals of its file."""
     inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
     return set(code.co_names).union(*map(_names, inside))

@@ -18,7 +18,7 @@ def span_bytes(tensor: torch.Tensor) -> int:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether nothing lies between a tensor's elements, as values do between queries and keys."""
+    """Whether a tensor has no gaps between its elements. Queries that share a tensor with keys have some."""
     return span_bytes(tensor) <= tensor.nbytes
 
 
@@ -34,13 +34,13 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def bytes_now(tensor: torch.Tensor) -> bytes:
-    """Return the bytes of a tensor as they are, what lies between its elements too; nothing is taken of a device."""
-    host = tensor if tensor.is_cpu else flat(tensor).cpu()  # which has to live until its bytes are read
+    """Return a copy of a tensor's bytes, gaps between its elements too; nothing is allocated on the device."""
+    host = tensor if tensor.is_cpu else flat(tensor).cpu()  # has to live until its bytes are read
     return bytes(bytes_of(host))
 
 
 def put_bytes(tensor: torch.Tensor, content: bytes) -> None:
-    """Have a tensor hold these bytes, which counts as no change of it."""
+    """Write bytes into a tensor without raising its version counter."""
     if tensor.is_cpu:
         bytes_of(tensor)[:] = content
     else:
@@ -48,7 +48,7 @@ def put_bytes(tensor: torch.Tensor, content: bytes) -> None:
 
 
 def told_by_bytes(tensor: torch.Tensor) -> bool:
-    """Whether bytes, type, sizes and strides are all that there is to a tensor."""
+    """Whether bytes, type, sizes and strides describe a tensor completely."""
     return (
         (type(tensor) in (torch.Tensor, torch.nn.Parameter) or private.fake_mode_of(tensor) is not None)
         and tensor.layout == torch.strided

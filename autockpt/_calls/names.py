@@ -1,4 +1,4 @@
-"""How a torch function is called in plans and profiles."""
+"""The name of a torch function in plans and profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pins that match no module of a model, refused before any step: what is called is known only after one."""
+"""Refuses pins that match no module of a model, before any step: which modules are called is known only after one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def refuse_unknown_names(model: nn.Module, pins: Pins) -> None:
     """Refuse a pattern that no module's name matches; say which names are near.
 
     Raises:
-        PinError: there is one.
+        PinError: there is such a pattern.
     """
     if not pins:
         return
@@ -31,7 +31,7 @@ def refuse_unknown_names(model: nn.Module, pins: Pins) -> None:
 
 
 def _nearest(wanted: str, names: list[str]) -> list[str]:
-    """Return patterns that are near one; of modules in numbered layers one for all of them, each of which matches."""
+    """Return patterns near a wanted one; all match. Modules in numbered layers share one pattern, as ``*.mlp``."""
     patterns: dict[str, None] = {}
     for name in names:
         parts = name.split(".")

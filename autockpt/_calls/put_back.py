@@ -1,4 +1,4 @@
-"""How what objects hold is read, and put back in place."""
+"""Reads what objects hold, and puts it back in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 MISSING = object()
-"""What a name stands for that is not there."""
+"""The value of a name that does not exist."""
 
 
 def state_of(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
@@ -38,7 +38,7 @@ def got(thing: object, key: str) -> list[Any]:
 
 
 def set_back(thing: object, key: str, before: list[Any]) -> None:
-    """Set an attribute, or take it away again; also where instances of the class are said to be frozen."""
+    """Set an attribute, or take it away again; also if the class is frozen."""
     kind: Any = type if isinstance(thing, type) else object
     if before:
         kind.__setattr__(thing, key, before[0])
@@ -47,13 +47,13 @@ def set_back(thing: object, key: str, before: list[Any]) -> None:
 
 
 def stands(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
-    """Where the code of a generator stands, and what it has there; that can be seen, but not put back."""
+    """The position of a generator and its local variables: they can be seen, but not put back."""
     frame = generator.gi_frame
     return [] if frame is None else [sys.intern(str(frame.f_lasti)), *frame.f_locals.values()]
 
 
 def fill_dict(value: dict[Any, Any], before: list[Any]) -> None:
-    """Put entries back in their order, past what a subclass makes of it."""
+    """Put entries back in their order, without the methods of a subclass."""
     kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
     half = len(before) // 2
     entries = dict(zip(before[:half], before[half:], strict=True))
@@ -82,7 +82,7 @@ def fill_bytes(value: Any, before: bytes) -> None:
 
 
 def rewrite(value: Any, before: tuple[Any, int]) -> None:
-    """Have a stream in memory hold this, and stand there."""
+    """Put back the content and the position of a stream in memory."""
     value.seek(0)
     value.truncate()
     value.write(before[0])

@@ -1,8 +1,8 @@
-"""The models of a step: one, or several that train together, whose names are then relative to all of them.
+"""The models of a step: one, or several that train together. With several, names begin with the name of the model.
 
 one         root ""            h.0.mlp          the model's own names
-several     root unet          unet.down.0      no code of its own is around them: the user's loop calls each
-one step    root ""            unet.down.0      the same names, and what stands for the loop calls each
+several     root unet          unet.down.0      no module calls them: the user's loop does
+one step    root ""            unet.down.0      the same names; a module that stands for the loop calls them
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Models: TypeAlias = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 """One model, or several."""
 
 WHOLE = ""
-"""The name of what all others are relative to."""
+"""The name of the root, where all other names are relative to it."""
 
 
 class Together(nn.Module):
@@ -61,7 +61,7 @@ def roots(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def called_by_loops(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the same where a module stands for the loop, whose own code is in no plan."""
+    """Return the modules that the loop calls, also if a `OneStep` stands for it: the loop's own code is in no plan."""
     return dict(model.named_children()) if isinstance(model, OneStep) else roots(model)
 
 

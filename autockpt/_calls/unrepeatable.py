@@ -1,4 +1,4 @@
-"""Modules of which torch does something that no replay can see, whatever their forward is."""
+"""Modules in which torch does something that no replay can see, whatever their forward is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Arguments and results taken apart by value, so that a container the caller changes later cannot change a replay.
 
-By hand: pickle, with tensors as persistent ids, runs a subclass's ``__init__`` and ``__setitem__`` again, copies keys,
-and takes up to three times as long for the few tensors of a call.
+This is not done by pickle: with tensors as persistent ids, it runs a subclass's ``__init__`` and ``__setitem__`` again,
+copies keys, and takes up to three times as long for the few tensors of a call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def encode(values: Iterable[Any], leaves: list[Tensor]) -> list[Any]:
     templates = []
     seen: dict[int, tuple[Any, _Container]] = {}
     for value in values:
-        if isinstance(value, Tensor):  # as nearly all are: a call costs as much as all else here
+        if isinstance(value, Tensor):  # nearly all are: to call `_encode` costs as much as all else here
             templates.append(_leaf(len(leaves)))
             leaves.append(value)
         elif type(value) in _ATOMS:
@@ -66,7 +66,7 @@ def tensors(value: Any) -> list[Tensor]:
 
 
 def only_tensors(values: Iterable[Any]) -> list[Tensor] | None:
-    """Return the tensors in `values` where all else are plain values, as nearly always; None where they are not."""
+    """Return the tensors in `values` if all else are plain values, as is nearly always so; else None."""
     found = []
     for value in values:
         if isinstance(value, Tensor):
@@ -77,7 +77,7 @@ def only_tensors(values: Iterable[Any]) -> list[Tensor] | None:
 
 
 def not_simple(templates: Iterable[Any]) -> list[Any]:
-    """Return those of what `encode` returned that stand for no tensor and are no plain value: mostly there is none."""
+    """Return what `encode` returned without tensors and plain values: mostly nothing is left."""
     return [template for template in templates if type(template) not in _SIMPLE]
 
 
@@ -118,7 +118,7 @@ class _Container:
 
 
 def _encode(value: Any, leaves: list[Tensor], seen: dict[int, tuple[Any, _Container]], depth: int) -> Any:
-    """Encode one value. `seen` keeps the containers met alive, so that their ids stay theirs."""
+    """Encode one value. `seen` keeps the containers met alive, so that no other gets their id."""
     if isinstance(value, Tensor):
         leaves.append(value)
         return _leaf(len(leaves) - 1)
@@ -157,7 +157,7 @@ def _contents(value: Any, kind: type) -> tuple[list[Any] | None, list[Any], dict
     """Take a plain instance apart into the keys of a dict, items and attributes.
 
     Returns:
-        None if it is more than that, or known by its identity; no keys if it is no dict.
+        None if it is more than that, or if its identity matters. The keys are None if it is no dict.
     """
     if isinstance(value, (nn.Module, enum.Enum, types.ModuleType)) or callable(value):
         return None
@@ -185,7 +185,7 @@ def _contents(value: Any, kind: type) -> tuple[list[Any] | None, list[Any], dict
 
 
 def _is_reduced_by_object(kind: type) -> bool:
-    """Whether `copy` and `pickle` take instances apart as any object or `OrderedDict`, with no say of the class."""
+    """Whether `copy` and `pickle` take instances apart like any object or `OrderedDict`, by no method of the class."""
     reduce: object = kind.__reduce__
     return (
         getattr(kind, "__reduce_ex__") is object.__reduce_ex__  # noqa: B009 - mypy thinks that it never is

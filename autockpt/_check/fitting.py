@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 FIRST_SIZES = (2, 4)
-"""Where the secant begins; a single sample is a case of its own in many models (a view in place of a copy)."""
+"""Where the secant begins. Not at a single sample: many models treat that differently (a view in place of a copy)."""
 
 MOST_GUESSES = 6
-"""After so many secants what is left is halved instead, which ends soon for certain."""
+"""After so many secant steps the search bisects instead, which is sure to end soon."""
 
 MOST_TRIES = 4
-"""Measured recordings, where they say something else than fake ones scaled by those before."""
+"""Most measured recordings, if each contradicts the fake ones scaled by the one before."""
 
 BytesAt = Callable[[int], int]
 
@@ -28,12 +28,12 @@ def largest(fake_bytes: BytesAt, measured_bytes: BytesAt, budget_bytes: int, mos
     Args:
         fake_bytes: peak of a step of so many samples, by a fake recording; it rises with the size.
         measured_bytes: the same, by a measured recording.
-        budget_bytes: what it may be.
+        budget_bytes: the highest peak allowed.
         most: no larger size is wanted; None for any.
 
     Returns:
-        A size that fits as measured; for one more a fake recording, scaled by measured over fake at this size, says
-        that it does not. 0 where not even one sample fits.
+        A size that fits as measured; a fake recording of one more, scaled by measured over fake at this size, does not
+        fit. 0 where not even one sample fits.
 
     Heuristic; O(log size) fake recordings, and mostly two measured, one of them of a few samples.
     """
@@ -54,7 +54,7 @@ def largest(fake_bytes: BytesAt, measured_bytes: BytesAt, budget_bytes: int, mos
 
 
 def _crossing(peak_bytes: BytesAt, budget_bytes: float, fits: int, most: int | None) -> int:
-    """Return the largest size of which a curve says that it fits, at least one that is known to."""
+    """Return the largest size that fits by `peak_bytes`, and at least `fits`, which is known to fit."""
     fits_not = None if most is None else most + 1
     peaks: dict[int, int] = {}
     for guess in range(10**6):
@@ -77,7 +77,7 @@ def _crossing(peak_bytes: BytesAt, budget_bytes: float, fits: int, most: int | N
 
 
 def _secant(peaks: dict[int, int], budget_bytes: float) -> int:
-    """Where the straight line through the sizes nearest to the budget meets it; twice as far if it never does."""
+    """The size where the line through the sizes nearest to the budget meets it; twice as large if it never does."""
     sizes = sorted(peaks)
     above = next((i for i, size in enumerate(sizes) if peaks[size] > budget_bytes), len(sizes))
     first = min(max(above - 1, 0), len(sizes) - 2)

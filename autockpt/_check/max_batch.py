@@ -1,4 +1,4 @@
-"""`max_batch`: how many samples fit a budget, with which plan, and how many a second go through at each number."""
+"""`max_batch`: how many samples fit a budget, with which plan, and the throughput at each batch size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .fitting import FIRST_SIZES, largest
 _log = logging.getLogger("autockpt")
 
 SEARCH_SECONDS = 1.0
-"""For a solver at one size; the plan that is wanted in the end has a search of its own."""
+"""For the solver at one size. The final plan gets a search of its own."""
 
 MOST_ROWS = 5
 
@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """How many samples a second go through at one number of samples a batch. Predicted.
+    """The predicted throughput of one batch size.
 
     Attributes:
         batch_size: samples in a batch.
@@ -103,10 +103,10 @@ def max_batch(
 ) -> MaxBatch:
     """Find the largest batch with which `model` trains within `budget`, and what each smaller one would bring.
 
-    On a device its allocator keeps 3 % of the budget, as under `apply`.
+    On a device, 3 % of the budget is left to its allocator, as in `apply`.
 
-    Fake steps of a few sizes are recorded, which run nothing, and tell where the budget is met; a step of the size that
-    was found is recorded, and the answer is what that one says. The model stays as it is: apply the plan that you
+    First, fake steps of a few sizes are recorded: they run nothing, and show where the budget is reached. Then a step
+    of the size found is recorded in `mode`, and gives the answer. The model stays as it is: apply the plan that you
     choose. Each recording is logged to the logger ``autockpt``.
 
     Args:
@@ -123,11 +123,11 @@ def max_batch(
         recompute: patterns of calls that must.
         mode: how steps are recorded; see `profile`. ``fake`` runs nothing.
         device: in fake mode, the device whose roofline gives the seconds.
-        most: no more samples than these are asked for.
+        most: the largest batch size that is tried.
 
     Returns:
-        The number of samples, its plan, and the throughput of several sizes up to it. For one sample more the solver
-        finds no plan within the budget, as far as a fake step tells, scaled by measured over fake at the size found.
+        The number of samples, its plan, and the throughput of several sizes up to it. For one sample more, the solver
+        finds no plan within the budget, by a fake step scaled by measured over fake at the size found.
 
     Raises:
         BudgetError: the budget does not parse, or `most` is below 1.
@@ -181,7 +181,7 @@ def max_batch(
 
 
 def _refuse_no_function(make_inputs: object) -> None:
-    """Refuse what makes no batches."""
+    """Refuse a `make_inputs` that is no function."""
     if not callable(make_inputs):
         raise GrowthError(
             f"make_inputs is {shown(make_inputs)}; give a function that makes a batch of so many samples, such as "
@@ -198,7 +198,7 @@ def _budget_bytes(model: torch.nn.Module, budget: int | str, device: str | None)
     on = planned_device() if device is not None else device_of(next((each.device for each in model.parameters()), CPU))
     budget_bytes = less_margin(goal_for(model, budget, None), on).budget_bytes
     if budget_bytes is None:
-        raise BudgetError(f"the largest batch is the largest for a number of bytes, and budget={budget!r} is none")
+        raise BudgetError(f"max_batch needs a budget in bytes or percent, and budget={budget!r} is neither")
     return budget_bytes
 
 
@@ -223,6 +223,6 @@ def _refuse_constant(fake: Callable[[int], Profile], most: int | None) -> None:
 
 
 def _rows(size: int, plain_size: int) -> list[int]:
-    """Sizes to tell of: halves, halves of halves, and the largest without a plan."""
+    """Sizes to report: a half, a quarter and so on, and the largest that fits without a plan."""
     halves = [size >> times for times in range(1, MOST_ROWS)]
     return sorted({each for each in (*halves, plain_size) if each >= min(FIRST_SIZES[0], size)})

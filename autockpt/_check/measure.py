@@ -1,4 +1,4 @@
-"""`measure`: how high one step's memory really stood. The referee; it knows nothing of profiles and plans."""
+"""`measure`: the real peak of one step. It is the referee, so it knows nothing of profiles and plans."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Measurement:
         end_bytes: level when the step ended.
         seconds: how long the step took, under the instrument.
         device: what was measured.
-        resident_bytes: how far the process's resident memory rose above its level at the start, a second witness that
-            counts pages instead of tensors; None but on a CPU under Linux. What the process had freed and not given
-            back can hide some of it: run with ``MALLOC_MMAP_THRESHOLD_=131072`` in the environment, in a process that
-            does nothing else.
+        resident_bytes: how far the process's resident memory rose above its level at the start: a second figure, which
+            counts pages instead of tensors. None except on a CPU under Linux. Memory that the process had freed, but
+            not returned to the system, can hide some of it: run with ``MALLOC_MMAP_THRESHOLD_=131072`` in the
+            environment, in a process that does nothing else.
     """
 
     peak_bytes: int
@@ -48,7 +48,7 @@ class Measurement:
 
     @property
     def step_bytes(self) -> int:
-        """How far the peak stood above the level at the start."""
+        """How far the peak was above the level at the start."""
         return self.peak_bytes - self.start_bytes
 
 
@@ -57,8 +57,8 @@ def measure(step: Callable[[], object], *, device: torch.device | str | None = N
 
     On a GPU the allocator's own statistics are read. On a CPU every allocation and free of the step is
     recorded (torch's profiler) and replayed in order, since adding up live tensors would miss the buffers
-    inside kernels; what was alive before the step is what Python can see of it. Beside that stands by how much the
-    process's resident memory rose (`Measurement.resident_bytes`).
+    inside kernels; what was alive before the step is counted as far as Python sees it. The rise of the process's
+    resident memory is measured as well (`Measurement.resident_bytes`).
 
     Args:
         step: runs the step: forward, backward and, if it is to count, the optimizer.
@@ -119,7 +119,7 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
     private.make_room()
     if private.profiler_is_running():
         raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
-    tensors = alive(torch.Tensor)  # once: threads of collectives end some meanwhile
+    tensors = alive(torch.Tensor)  # only once: threads of collectives may free some meanwhile
     older, buckets = _Older(tensors), _Buckets(tensors)
     del tensors
     profiler = private.start_memory_profiler(measures=True)
@@ -155,7 +155,7 @@ def _levels(allocations: Iterable[private.AllocationEvent], older: _Older, level
         elif (address, -change) in older.marks:
             del older.marks[address, -change]
         elif change > 0:
-            level += change - live.pop(address, 0)  # what was there before has gone, whoever saw it
+            level += change - live.pop(address, 0)  # what was at this address has been freed, seen or not
             live[address] = change
             peak_bytes = max(peak_bytes, level)
         else:
@@ -166,7 +166,7 @@ def _levels(allocations: Iterable[private.AllocationEvent], older: _Older, level
 class _Older:
     """Storages that are older than the step. The profiler does not report their frees.
 
-    So each says when it goes, by a marker in the stream: an allocation of a size of its own.
+    So each puts a marker into the stream when it is freed: an allocation of a unique size.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -177,19 +177,19 @@ class _Older:
         self.watched = [weakref.ref(each, partial(self._gone, address)) for address, each in found.items()]
 
     def _gone(self, address: int, _: object) -> None:
-        """Mark that a storage has gone."""
+        """Mark that a storage is freed."""
         size = MARK_BYTES + 2 * len(self.marks)
         self.marks[torch.UntypedStorage(size).data_ptr(), size] = address
 
 
 class _Buckets:
-    """The buckets of every DistributedDataParallel, as far as Python does not see them.
+    """The buckets of every DistributedDataParallel that Python does not see.
 
-    They go as they are laid out anew, once, and the profiler sees the new ones come. Where a collective of theirs was
-    seen by Python, as in a step that is recorded, they are flat tensors that nobody has, and count as all others.
+    DDP rebuilds its buckets once: the old ones are freed unseen, and the profiler sees the new ones. If Python saw a
+    collective on them, as in a recorded step, they are among the flat tensors alive, and count like all others.
 
     Attributes:
-        stood_bytes: of those that stood as the step began.
+        stood_bytes: bytes of the buckets that were alive as the step began.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -210,7 +210,7 @@ class _Buckets:
         self.stood_bytes = sum(unseen.values())
 
     def gone_bytes(self) -> int:
-        """Return the bytes of those that have gone, as a forward of theirs began."""
+        """Return the bytes of the buckets that were freed since, as a forward rebuilt them."""
         return sum(size for wrapper, size in self._waiting.items() if private.has_rebuilt_buckets(wrapper))
 
 
@@ -227,7 +227,7 @@ MARK_BYTES = 4097
 
 
 def _resident_bytes(*, highest: bool) -> int | None:
-    """Resident bytes of this process, now or the highest since it was asked for those of now; None where unknown."""
+    """Resident bytes of this process: now, or the `highest` since they were last read without it; None if unknown."""
     try:
         if not highest:
             Path("/proc/self/clear_refs").write_text("5")  # the highest level begins anew

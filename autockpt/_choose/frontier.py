@@ -1,4 +1,4 @@
-"""The frontier: for every budget at once, what it costs to keep to it. No torch."""
+"""The frontier: what it costs to stay within each of many budgets. No torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .solve import believed, for_candidates, make_plan
 _log = logging.getLogger("autockpt")
 
 SEARCH_SHARE = 0.8
-"""Share of the time in which plans are looked for; lower bounds have the rest."""
+"""Share of the time for finding plans; lower bounds get the rest."""
 
 
 def frontier(
@@ -43,20 +43,20 @@ def frontier(
         solver: a name in ``autockpt.solvers.SOLVERS``.
         points: how many budgets are solved for, evenly spaced in bytes, the plain peak and the minimum included;
             at least 2. Budgets that end in the same plan give one point.
-        budgets: budgets to solve for instead, in bytes, as text such as ``"8GB"``, or as a share of `total_bytes`,
-            besides the plain peak and the minimum. One below the minimum is left out.
+        budgets: budgets to solve for instead of evenly spaced ones: bytes, text such as ``"8GB"``, or a share of
+            `total_bytes`. The plain peak and the minimum are added. A budget below the minimum is left out.
         seconds: about how long it may take in all. Budgets whose turn has not come by then get what the
             instant solvers find, or the plan of a budget below them.
         total_bytes: memory of the device, for budgets in percent.
-        offload: where tensors may wait off the device; see `solve`.
+        offload: where tensors may be moved off the device; see `solve`.
 
     Returns:
         The plans; their predictions are the judge's.
 
     Raises:
-        AutockptError: ``ilp`` was asked, and what solves integer programmes is not installed or fails.
+        AutockptError: ``ilp`` was asked for, and HiGHS, which solves integer programmes, is not installed or fails.
         BudgetError: fewer than 2 points, a budget that does not parse, or seconds that are no number.
-        NotApplicable: what is given is no profile.
+        NotApplicable: `profile` is no profile.
         UnknownSolver: there is no such solver.
 
     Example:
@@ -88,9 +88,9 @@ def frontier(
     for i, solution in enumerate(solutions):
         limit_seconds = min(deadline.left / (len(solutions) - i), BOUND_SECONDS)
         found = None if i else 0.0
-        if i and limit_seconds > 0 and moves is None:  # the bound knows of no moves
+        if i and limit_seconds > 0 and moves is None:  # the bound does not model moves
             found = believed(least_seconds(*operators, solution.peak_bytes, seconds=limit_seconds), solution)
-        # What holds under a higher peak holds under a lower one.
+        # A lower bound for one peak is also a lower bound for every lower peak.
         proven_seconds = max(proven_seconds, found or 0.0)
         known = None if found is None else proven_seconds
         plans.append(make_plan(candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=known))

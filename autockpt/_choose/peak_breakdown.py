@@ -1,4 +1,4 @@
-"""What the lowest peak that can be reached consists of, where it stands, and what would lower it. No torch."""
+"""What the lowest reachable peak consists of, in which step it is reached, and what would lower it. No torch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from .candidates.profile_index import Index
 from .timeline import split_levels
 
 ELSEWHERE, LOSS, LOOP = "by something in the model", "by the loss", "by what runs before the model"
-"""Who holds tensors of forward: where nobody is known, and where they are made after the model or before it."""
+"""Who holds a tensor of forward: an unknown holder in the model, code that runs after the model, code that runs before
+it."""
 
 MOST_NAMES = 2
 
 SMALL = 0.05
-"""Share of what is missing below which a part is no lever."""
+"""A part smaller than this share of the missing bytes is not worth advice."""
 
 
 def peak_parts(candidates: Candidates, chosen: Chosen) -> PeakParts:
-    """Take the peak of a plan apart, at the first step in which it stands."""
+    """Split the peak of a plan into parts, at the first step that reaches it."""
     timeline, profile = split_levels(candidates, chosen), candidates.index.profile
     at = timeline.steps[timeline.peak]
     whole = ("parameter_bytes", "buffer_bytes", "optimizer_bytes", "input_bytes", "other_bytes")
@@ -47,7 +48,10 @@ def peak_parts(candidates: Candidates, chosen: Chosen) -> PeakParts:
 
 
 def _holders(index: Index, tick: int, output_bytes: int) -> tuple[tuple[str, int], ...]:
-    """Say who holds what forward made at a tick and did not return."""
+    """Say who holds, at a tick, tensors that forward made and did not return; with bytes, the most first.
+
+    Empty if they add up to more than `output_bytes`, of which they should be a part.
+    """
     profile = index.profile
     standing = (
         (index.birth <= tick)
@@ -68,7 +72,7 @@ def _holders(index: Index, tick: int, output_bytes: int) -> tuple[tuple[str, int
 
 
 def _kept(candidates: Candidates, chosen: Chosen, step: int) -> set[int]:
-    """Tensors of the profile that calls which are kept have saved, and that stand in a step."""
+    """Tensors, by index in the profile, that are alive in a step because kept calls saved them."""
     judged, tensors = simulate(candidates.problem, chosen), candidates.problem.tensors
     places = enumerate(zip(candidates.tensors, tensors, judged.saved_until, strict=True))
     return {number for _, (number, tensor, until) in places if tensor.free_step <= step < until}
@@ -77,7 +81,7 @@ def _kept(candidates: Candidates, chosen: Chosen, step: int) -> set[int]:
 def _refused(candidates: Candidates, kept: set[int]) -> tuple[tuple[str, int], ...]:
     """Say which calls that cannot run again saved what is kept, and why they cannot."""
     index, saves = candidates.index, candidates.index.profile.saves
-    innermost: dict[int, tuple[int, str]] = {}  # by tensor: the calls come in pre-order
+    innermost: dict[int, tuple[int, str]] = {}  # by tensor: calls come in pre-order, so the innermost is last
     for call, reason in candidates.refused:
         for save in index.saves_of((call,)):
             if saves.tensor[save] in kept:
@@ -125,21 +129,22 @@ def advise(
     solver: str = "auto",
     asked: object = None,
 ) -> list[str]:
-    """Say what would help where even the lowest peak is above a budget, surest first; only what the figures bear out.
+    """Say what would help if even the lowest peak is above the budget, surest first.
 
-    Pins are a lever where the lowest peak without them is lower. Bytes are in the unit of what was `asked`.
+    Only advice that the figures support is given: to lift pins, for instance, only if the lowest peak without them is
+    lower. Bytes are written in the unit of `asked`.
     """
     in_unit = functools.partial(format_like, amount=asked)
     minimum, budget = parts.peak_bytes, in_unit(budget_bytes)
     missing = minimum - budget_bytes
-    lines = [f"Ask for at least {minimum:,} bytes, or for 'min': the error carries the plan that keeps to them."]
+    lines = [f"Ask for at least {minimum:,} bytes, or for 'min': the error carries a plan with that peak."]
     if parts.parameter_bytes > budget_bytes:
         alone = f"The parameters alone, {in_unit(parts.parameter_bytes)}, are above the budget of {budget}"
         return [*lines, f"{alone}: only fewer or narrower ones would fit."]
     fixed = parts.parameter_bytes + parts.buffer_bytes + parts.optimizer_bytes
     if fixed > budget_bytes:
-        stands = f"{in_unit(fixed)} of parameters, buffers and optimizer state"
-        lines.append(f"What stands before the batch comes, {stands}, is above the budget of {budget}: no batch fits.")
+        known = f"{in_unit(fixed)} of parameters, buffers and optimizer state"
+        lines.append(f"Before any batch there are {known}, which is above the budget of {budget}: no batch fits.")
     if unpinned_bytes is not None and unpinned_bytes < minimum:
         enough = "fits" if unpinned_bytes <= budget_bytes else f"reaches {in_unit(unpinned_bytes)}"
         lines.append(f"Lift pins: without them the same solver {enough}.")
@@ -160,7 +165,7 @@ def advise(
 
 
 def _lighter_optimizer(parts: PeakParts, missing: int, in_unit: Callable[[int], str]) -> Iterator[str]:
-    """Say what an optimizer with a smaller state would spare of the missing bytes."""
+    """Say how many of the missing bytes an optimizer with a smaller state would save."""
     if parts.optimizer_bytes >= missing:
         left = in_unit(parts.optimizer_bytes - missing)
         yield f"Take an optimizer that holds less: with a state of at most {left} it fits."
@@ -170,7 +175,7 @@ def _lighter_optimizer(parts: PeakParts, missing: int, in_unit: Callable[[int], 
 
 
 def _smaller_batch(parts: PeakParts, missing: int, in_unit: Callable[[int], str]) -> str:
-    """Say what a smaller batch would spare of the missing bytes."""
+    """Say how many of the missing bytes a smaller batch would save."""
     grows = parts.input_bytes + parts.output_bytes + parts.activation_bytes + parts.boundary_bytes
     grows += parts.restored_bytes + (parts.transient_bytes if parts.phase != "optimizer" else 0)
     grown = f"{in_unit(grows)} of the peak grow with"
@@ -181,10 +186,10 @@ def _smaller_batch(parts: PeakParts, missing: int, in_unit: Callable[[int], str]
 
 
 def _let_go(who: str, size: str) -> str:
-    """Say what to do about tensors that somebody holds."""
+    """Say what to do about tensors of forward that `who` holds."""
     held = f"{size} are held {who}"
     if who == ELSEWHERE:
         return f"{held} (an attribute, a list, a cache): let go of them before backward."
     return (
-        f"{held}, of which autograd knows nothing: give them to ctx.save_for_backward, so that they can be recomputed."
+        f"{held}, where autograd does not see them: give them to ctx.save_for_backward, so that they can be recomputed."
     )

@@ -1,7 +1,7 @@
-"""Pins: calls that shall be kept, or recomputed, whatever a solver would choose. No torch.
+"""Pins: calls that must be kept, or recomputed, whatever a solver would choose. No torch.
 
 keep         candidates that cover the call, or a part of it, are dropped
-recompute    candidates that leave it alone are dropped, and the problem requires that one covers it
+recompute    candidates that cover the call and do not run it again are dropped; the problem requires one that covers it
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NEAREST = 3
 def pin(candidates: Candidates, pins: Pins) -> Candidates:
     """Return the candidates that honour all pins, and the problem that requires them; O(candidates × pinned calls).
 
-    Of a kept call nothing runs again: no segment lies around it, or inside. A recomputed one a segment must cover and
-    run again; a larger one will do. Of calls inside one another, the outermost counts. Functions inside it may be left
-    alone unless all are.
+    No part of a kept call runs again: no segment lies around it or inside it. A call to recompute must lie in a segment
+    that runs it again; the segment may be larger. If such calls lie inside one another, only the outermost is required.
+    A segment may leave alone some of the functions inside the call, but not all of them.
 
     Raises:
-        PinError: a pattern matches no call; one call is to be kept and recomputed; one cannot be recomputed.
+        PinError: a pattern matches no call; a call is to be both kept and recomputed; a call cannot be recomputed.
     """
     if not pins:
         return candidates
@@ -44,17 +44,17 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
     def apart(replay: PlannedReplay, call: int) -> bool:
         return replay.stop <= call or index.nodes[call].stop <= replay.members[0]
 
-    def leaves(replay: PlannedReplay, call: int) -> bool:
-        if replay.segment.offload == "saved":  # of which nothing runs again
+    def leaves_alone(replay: PlannedReplay, call: int) -> bool:
+        if replay.segment.offload == "saved":  # it moves what calls save, and runs nothing again
             return not apart(replay, call)
         return bool(functions[call]) and functions[call] <= replay.alone
 
     everything = range(len(replays))
-    again_of = [replay.segment.offload != "saved" for replay in replays]
-    keeping = [i for i in everything if not again_of[i] or all(apart(replays[i], call) for call in kept)]
-    honouring = [i for i in keeping if not any(leaves(replays[i], call) for call in again)]
+    runs_again = [replay.segment.offload != "saved" for replay in replays]
+    keeping = [i for i in everything if not runs_again[i] or all(apart(replays[i], call) for call in kept)]
+    honouring = [i for i in keeping if not any(leaves_alone(replays[i], call) for call in again)]
     for call in required:
-        covering = {i for i in everything if again_of[i] and replays[i].members[0] <= call < replays[i].stop}
+        covering = {i for i in everything if runs_again[i] and replays[i].members[0] <= call < replays[i].stop}
         if why := _why_not(candidates, call, covering, keeping, honouring, pins):
             key = index.nodes[call].key
             raise PinError(f"{key!r}, which matches recompute={again[call]!r}, cannot be recomputed: {why}")
@@ -71,7 +71,7 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
 def _why_not(
     candidates: Candidates, call: int, covering: set[int], keeping: list[int], honouring: list[int], pins: Pins
 ) -> str:
-    """Say why nothing of what covers a call may be chosen; empty where something may."""
+    """Say why no candidate that covers a call may be chosen; empty if one may."""
     if why := _why_never(candidates, call, covered=bool(covering)):
         return why
     if covering.isdisjoint(keeping):
@@ -82,13 +82,13 @@ def _why_not(
 
 
 def refuse_pins(keep: Patterns, recompute: Patterns) -> None:
-    """Raise `PinError` for pins where nothing is solved for them to bind."""
+    """Raise `PinError` for pins that come without a budget: they bind a solver, and no solver runs."""
     if Pins.of(keep, recompute):
         raise PinError("keep= and recompute= bind a solver, and a plan is taken as it is: give a budget with them")
 
 
 def matches(call: CallRecord, pattern: str) -> bool:
-    """Whether a pin's pattern matches a module call; the root has no name, and none does."""
+    """Whether a pin's pattern matches a module call. The root has no name, so no pattern matches it."""
     name, occurrence = _split(pattern)
     named = bool(call.name) and fnmatch.fnmatchcase(call.name, name)
     return named and occurrence in ("", str(call.occurrence))
@@ -113,7 +113,7 @@ def _split(pattern: str) -> tuple[str, str]:
 
 
 def _nearest(index: Index, name: str, occurrence: str) -> str:
-    """Say which names there are; those whose last parts resemble a pattern that begins with a star count too."""
+    """Say which names are nearest. Names are also compared without their first parts, as ``*.mlp``."""
     labels: dict[str, str] = {}
     for call in index.profile.calls[1:]:
         label = call.key if occurrence else call.name
@@ -142,7 +142,7 @@ def _refuse_both(index: Index, kept: dict[int, str], again: dict[int, str]) -> N
 
 
 def _outermost(index: Index, calls: Iterable[int]) -> tuple[int, ...]:
-    """Those of the calls that lie in no other of them."""
+    """The calls that lie in no other of the calls."""
     found: list[int] = []
     for call in sorted(calls):
         if not found or call >= index.nodes[found[-1]].stop:

@@ -1,4 +1,4 @@
-"""`solve`: from a profile and what is asked of it to a plan. No torch."""
+"""`solve`: turns a profile and a request into a plan. No torch."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .pins import pin
 _log = logging.getLogger("autockpt")
 
 CANDIDATES_SHARE = 2 / 3
-"""Candidates may take this share of the seconds that the solver has, before it begins; once they are up, candidates are
-coarser. These are seconds of the processor: on a busy machine a plan is as good, and comes later."""
+"""Before the solver starts, finding candidates may take this share of the solver's seconds. When they are up, the
+candidates are coarser. They are CPU seconds: on a busy machine the plan is as good, but comes later."""
 
 CLOSE = 1e-6
-"""Share by which a lower bound may lie above a plan's cost for want of digits."""
+"""Relative tolerance: through rounding, a lower bound may lie this far above a plan's cost."""
 
 
 def solve(
@@ -57,29 +57,29 @@ def solve(
             within it; ``"min"`` for the lowest peak that the solver reaches, and the cheapest plan that has it.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
             within it.
-        solver: a name in ``autockpt.solvers.SOLVERS``. The lowest peak is the lowest among the plans that it makes:
-            ``none`` has one plan, the plain one, and ``all`` one that may be too costly.
-        seconds: how long the solver may search; the best plan found by then is returned. Finding candidates before it
-            takes two thirds of that at most, of the processor: 5 s in all by default. With more candidates than they
-            can look at the plan is coarser, and says so in its notes. How near it comes to what is possible takes up to
-            a second more. Planning logs how far it is from two seconds on, at level INFO.
+        solver: a name in ``autockpt.solvers.SOLVERS``. The lowest peak is the lowest among the plans that this solver
+            makes. ``none`` makes only the plain plan; ``all`` makes one plan, which may cost more than `max_overhead`.
+        seconds: how long the solver may search; the best plan found by then is returned. Before that, finding
+            candidates takes up to two thirds as many CPU seconds: 5 s in all by default. If time runs out, the plan is
+            coarser, and its notes say so. The lower bound on what any method would recompute takes up to a second more.
+            From two seconds on, progress is logged at level INFO.
         total_bytes: memory of the device, for a budget in percent.
-        keep: patterns of calls of which nothing must run again: qualified names, in which ``*`` stands for anything,
-            dots too; ``"h.3.mlp#1"`` is the second call of a module.
+        keep: patterns of calls of which no part must run again. A pattern is a qualified name in which ``*`` matches
+            anything, dots too; ``"h.3.mlp#1"`` is the second call of a module.
         recompute: patterns of calls that must run again, by themselves or inside a larger segment.
-        offload: where tensors may wait off the device from forward to backward, where that is cheaper than to recompute
-            them: ``"host"``, or a folder. Moves cost bytes by rate, both ways: 25 GB/s to the host and 1 GB/s to a
-            folder, or what is given, ``"host@50GB/s"``. None for nowhere.
+        offload: where tensors may be moved off the device from forward to backward, if that is cheaper than recomputing
+            them: ``"host"``, or a folder. A move takes bytes divided by bandwidth, in each direction: 25 GB/s for the
+            host, 1 GB/s for a folder, or what is given, as in ``"host@50GB/s"``. None moves nothing.
 
     Returns:
         The plan; its predictions are the judge's.
 
     Raises:
-        AutockptError: ``ilp`` was asked, and what solves integer programmes is not installed or fails.
+        AutockptError: ``ilp`` was asked for, and HiGHS, which solves integer programmes, is not installed or fails.
         BudgetError: the budget does not parse, or not exactly one of budget and overhead is given.
         Infeasible: this solver finds no plan within the budget; carries the minimum reachable bytes, with the pins
             and without, what they consist of, what would help, and the plan that reaches them.
-        NotApplicable: what is given is no profile.
+        NotApplicable: `profile` is no profile.
         PinError: a pattern matches no call, or no plan can honour the pins.
         TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
         UnknownSolver: there is no such solver.
@@ -98,7 +98,7 @@ def solve(
 
 @contextlib.contextmanager
 def _no_collecting() -> Iterator[None]:
-    """Let the collector of cycles wait: going through what a search makes takes a fifth of its time."""
+    """Pause Python's garbage collector: scanning the objects that a search makes would take a fifth of its time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -117,10 +117,10 @@ def choose(
     bounded: bool = True,
     clock: Callable[[], float] | None = None,
 ) -> Plan:
-    """Choose what to recompute among what was `found`, if anything was, in the time that is asked; see `solve`.
+    """Choose what to recompute; see `solve`.
 
-    Says how near the choice comes to what is possible where that is to be `bounded`, which takes up to `BOUND_SECONDS`
-    more. Logs how far it is from two seconds on.
+    Candidates are looked for unless they are given as `found`. If `bounded`, the plan carries a lower bound on what any
+    method would recompute, which takes up to `BOUND_SECONDS` more. Progress is logged from two seconds on.
     """
     named(asked.solver)
     progress, most_seconds = Progress(_log.info, clock), asked.goal.most_seconds(profile.plain_seconds)
@@ -137,16 +137,16 @@ def choose(
     known: float | None = 0.0
     if solution.chosen:
         deadline.tell("how little any method would recompute")
-        bounds = bounded and asked.offload is None  # the bound knows of no moves
+        bounds = bounded and asked.offload is None  # the bound does not model moves
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounds else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
 
 
 def restate(plan: Plan, profile: Profile, asked: Asked) -> Plan | None:
-    """Return a plan that was made from another profile as one for this, its figures those of this one's judge.
+    """Restate a plan that was made from another profile for this profile, with the judge's figures for this one.
 
-    None where the recorded step makes other calls, or the plan does not keep it to what is asked.
+    None if the recorded step makes other calls, or if the plan exceeds what is asked on this profile.
     """
     try:
         candidates = find_planned(profile, plan)
@@ -163,14 +163,14 @@ def restate(plan: Plan, profile: Profile, asked: Asked) -> Plan | None:
 
 
 def for_candidates(seconds: float, progress: Progress, clock: Callable[[], float] | None = None) -> Deadline:
-    """The deadline of candidates whose solver may search for so many seconds."""
+    """Return the deadline for finding candidates, if the solver may then search for `seconds`."""
     return Deadline.after(CANDIDATES_SHARE * seconds, clock=clock or time.thread_time, progress=progress)
 
 
 def _solution(
     found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
 ) -> Solution:
-    """The solver's choice among candidates that pins may have left of those found; its errors carry what would help."""
+    """Solve over `candidates`, which are those of `found` that the pins allow. Errors carry a plan and advice."""
     problem, budget_bytes, budget = candidates.problem, asked.goal.budget_bytes, asked.goal.budget
     try:
         if budget_bytes is None:
@@ -198,7 +198,7 @@ def _solution(
 def _or_staying(
     solution: Solution, found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
 ) -> Solution:
-    """Return what a search among candidates that move nothing finds, where that is better: it looks among fewer."""
+    """Search again without candidates that move tensors; return the better solution: with fewer, it gets further."""
     try:
         staying = _solution(found, candidates.staying(), most_seconds, asked, deadline)
     except (Infeasible, TooCostly):
@@ -207,7 +207,7 @@ def _or_staying(
 
 
 def _worth(solution: Solution, asked: Asked) -> tuple[float, ...]:
-    """What makes one solution better than another: its cost, or where the lowest peak is asked for that before it."""
+    """Sort key of solutions, best first: the cost; where the lowest peak is asked for, the peak and then the cost."""
     budget_bytes = asked.goal.budget_bytes
     return (0 if budget_bytes else solution.peak_bytes, solution.recompute_seconds)
 
@@ -222,7 +222,7 @@ def _minimum_bytes(candidates: Candidates, asked: Asked, deadline: Deadline) -> 
 
 
 def _carried(candidates: Candidates, error: Infeasible | TooCostly, asked: Asked) -> Plan:
-    """State as a plan what an error carries; its budget is its own peak."""
+    """Make a plan of the solution that an error carries; the plan's budget is its own peak."""
     notes = error.notes if isinstance(error, Infeasible) else ()
     solution = judged(candidates.problem, error.chosen or (), solver=error.solver, notes=notes)
     peak_bytes = solution.peak_bytes
@@ -237,10 +237,10 @@ def make_plan(
     lower_bound_seconds: float | None,
     pins: Pins = NO_PINS,
 ) -> Plan:
-    """State a solution as a plan; its predictions are the judge's.
+    """Make a plan of a solution; its predictions are the judge's.
 
-    A lower bound is on what any method recomputes that keeps to the budget; one above the judge's cost of the solution
-    is wrong, and left out.
+    `lower_bound_seconds` bounds what any method within the budget recomputes. A bound above the judge's cost of the
+    solution is wrong, and is left out.
     """
     index = candidates.index
     profile, segments = index.profile, segments_of(candidates, solution.chosen)
@@ -266,11 +266,11 @@ def make_plan(
 
 
 def believed(lower_bound_seconds: float | None, solution: Solution) -> float | None:
-    """A lower bound on what any method recomputes, unless the solution shows that it is wrong."""
+    """Return a lower bound on what any method recomputes; None if the solution costs less, which proves it wrong."""
     most_seconds = solution.recompute_seconds * (1 + CLOSE)
     return lower_bound_seconds if lower_bound_seconds is None or lower_bound_seconds <= most_seconds else None
 
 
 def segments_of(candidates: Candidates, chosen: Iterable[int]) -> tuple[Segment, ...]:
-    """Return what candidates stand for, as a plan names it."""
+    """Return the segments of the chosen candidates, as a plan has them."""
     return tuple(candidates.replays[i].segment for i in chosen)

@@ -1,9 +1,9 @@
 """The predicted memory of a step under a plan, split by what it is. No torch.
 
     level  = static + gradients + outputs + activations + boundaries + restored + transients
-    step     the judge's: nothing that the plan decides begins or ends inside one, and the level is its highest
+    step     as the judge has them: the plan allocates and frees nothing inside one; the level is the highest in it
 
-The levels are the judge's to the byte; the split is read from the profile at the tick where each of them stands.
+Each level is the judge's to the byte. It is split by what the profile says of the tick at which it is reached.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .candidates.profile_index import Index, Ints
 def predict_timeline(profile: Profile, plan: Plan) -> MemoryTimeline:
     """Predict the memory of the recorded step under a plan, static bytes included; see `Plan.timeline`.
 
-    Exact for what the judge knows; O(tensors + saves + ticks).
+    As exact as the judge; O(tensors + saves + ticks).
     """
     planned = find_planned(profile, plan)
     return split_levels(planned, range(len(planned.replays)))
 
 
 def split_levels(candidates: Candidates, chosen: Sequence[int]) -> MemoryTimeline:
-    """Split the judge's level in each step by what stands there."""
+    """Split the judge's level in each step by the kinds of tensors that are alive there."""
     problem, index = candidates.problem, candidates.index
     profile = index.profile
     tops = top_ticks(base_level(index), candidates.edges)
@@ -41,10 +41,10 @@ def split_levels(candidates: Candidates, chosen: Sequence[int]) -> MemoryTimelin
     saved, needed = np.array(judged.saved_until, np.int64), np.array(judged.needed_until, np.int64)
     free = np.array([tensor.free_step for tensor in problem.tensors], np.int64)
     sizes = np.array([tensor.bytes for tensor in problem.tensors], np.int64)
-    # A tensor counts as what holds it after its natural life from its birth on.
+    # What holds a tensor after its natural life decides its kind. It counts as that kind from its birth on.
     tensors = np.array(candidates.tensors, np.int64)
     later = {"activation": tensors[saved > free], "boundary": tensors[(needed > free) & (saved <= free)]}
-    at = [*tops, *[profile.ticks - 1] * (len(problem.steps) - len(tops))]  # those of the optimizer, at the clock's end
+    at = [*tops, *[profile.ticks - 1] * (len(problem.steps) - len(tops))]  # steps of the optimizer: the last tick
     base = {name: level[at] for name, level in _base(index, later).items()}
     n_steps = len(problem.steps)
     kept = levels(n_steps, free, saved, sizes)
@@ -76,7 +76,7 @@ def split_levels(candidates: Candidates, chosen: Sequence[int]) -> MemoryTimelin
 
 
 def _add_replays(candidates: Candidates, chosen: Sequence[int], tops: Sequence[int], held: Ints) -> Ints:
-    """Return by step what replays restore; what they hold from forward on, such as snapshots, is added to `held`."""
+    """Return the bytes that replays restore, by step. What they hold from forward on (snapshots) is added to `held`."""
     restored, profile = np.zeros_like(held), candidates.index.profile
     for c in chosen:
         for addition in candidates.problem.candidates[c].additions:
@@ -87,12 +87,12 @@ def _add_replays(candidates: Candidates, chosen: Sequence[int], tops: Sequence[i
 
 
 def _base(index: Index, later: dict[str, Ints]) -> dict[str, Ints]:
-    """Level at each tick of what is neither static, nor moved by a decision, nor transient."""
+    """Level at each tick, by kind, of the lifetimes that no decision changes; static and transient bytes left out."""
     profile, held = index.profile, held_until(index)
     death = np.maximum(np.array(profile.tensors.death, np.int64), index.natural)
     in_forward = index.in_forward(index.birth)
     gradient = ~in_forward & (death >= profile.ticks)
-    ends = [max(profile.forward_until(tick), 0) for tick in index.birth.tolist()]  # of the forward that made it
+    ends = [max(profile.forward_until(tick), 0) for tick in index.birth.tolist()]  # where the forward ends that made it
     output = in_forward & (index.natural > np.array(ends, np.int64))
 
     def level(which: npt.NDArray[np.bool_], start: Ints, until: Ints) -> Ints:

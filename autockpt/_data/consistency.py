@@ -16,19 +16,19 @@ from .step_record import StepRecord
 TENSORS = dict.fromkeys(("tensor", "reads", "makes", "writes", "outputs"), "tensor")
 CALLS, FUNCTIONS = {"call": "call", "sources": "call"}, {"function": "function", "functions": "function"}
 MOST_TICKS = 20
-"""Ticks for each row: a step has fewer than two, and more where operators take many buffers of their own."""
+"""Most ticks per row. A step has fewer than two, or more if operators allocate many buffers of their own."""
 
 INDEXED = TENSORS | CALLS | FUNCTIONS | {"op": "operator"}
 """What the numbers in a column are indices of, by the name of the column."""
 
 OF_REFUSALS = {"call": "call", "run": "call", "tensor": "tensor"}
-"""What the index of a refusal is one of, by what is refused; else of a function."""
+"""What the index of a refusal is an index of, by what is refused. All others are indices of functions."""
 
 
 def validate(step: StepRecord) -> None:
     """Raise `InvalidFile` where the parts of a profile contradict each other."""
     if step.optimizer_step_bytes and not step.optimizer:
-        raise InvalidFile(f"the step of no optimizer needs {step.optimizer_step_bytes:,} bytes")
+        raise InvalidFile(f"the optimizer's step needs {step.optimizer_step_bytes:,} bytes, but no optimizer is named")
     _check_columns(step)
     _check_sizes(step)
     _check_tree(step)
@@ -39,7 +39,7 @@ def validate(step: StepRecord) -> None:
 
 
 def _check_columns(step: StepRecord) -> None:
-    """Check that indices are those of what is there, and that seconds are numbers."""
+    """Check that indices are in range, and that seconds are finite and not negative."""
     sizes = {"call": len(step.calls), "function": len(step.functions), "operator": len(step.ops)}
     sizes["tensor"] = len(step.tensors)
     for what, name, column in _columns(step):
@@ -52,12 +52,12 @@ def _check_columns(step: StepRecord) -> None:
 
 
 def _check_order(step: StepRecord) -> None:
-    """Check that ticks ascend where they do in any step."""
+    """Check that ticks ascend where they must."""
     for what, begins in (("tensors", step.tensors.birth), ("functions", step.functions.enter)):
         if any(later <= earlier for earlier, later in pairwise(begins)):
             raise InvalidFile(f"{what} are not in the order in which they begin")
     if any(save >= len(step.saves) for save, *_ in (*step.rereads, *step.kept_reads)):
-        raise InvalidFile("a save is read again that is not in the profile")
+        raise InvalidFile("a save that is not in the profile is read again")
     for what, ticks in _spans(step):
         if any(later < earlier for earlier, later in pairwise(ticks)):
             raise InvalidFile(f"{what}: its ticks are {', '.join(map(str, ticks))}, which should ascend")
@@ -71,7 +71,7 @@ def _check_names(step: StepRecord) -> None:
     )
     twice = next((key for key, count in Counter(keys).items() if count > 1), None)
     if twice is not None:
-        raise InvalidFile(f"{shown(twice)} stands in the profile twice")
+        raise InvalidFile(f"{shown(twice)} is in the profile twice")
 
 
 def _check_saves(step: StepRecord) -> None:
@@ -85,18 +85,18 @@ def _check_buffers(step: StepRecord) -> None:
     """Check that the bytes of each buffer that a call changes are known."""
     for call in step.calls:
         if any(name not in step.buffer_bytes for name in call.buffers):
-            raise InvalidFile(f"call {shown(call.key)} changes a buffer of which the profile does not say the bytes")
+            raise InvalidFile(f"call {shown(call.key)} changes a buffer whose bytes are not in the profile")
 
 
 def _check_sizes(step: StepRecord) -> None:
-    """Check that the clock and the bytes are of a step, before anything is laid out over them."""
+    """Check that the clock and the bytes are plausible, before arrays of that length are made."""
     rows = len(step.calls) + len(step.functions) + len(step.ops) + len(step.tensors) + len(step.saves)
     if step.ticks > MOST_TICKS * (rows + 100):
         raise InvalidFile(f"the clock has {step.ticks:,} ticks, for {rows:,} rows of calls, tensors and saves")
     if step.static.total_bytes + sum(step.tensors.bytes) > MOST_SUM:
-        raise InvalidFile("the tensors of the step are more bytes than any memory has")
+        raise InvalidFile("the tensors of the step add up to more bytes than any memory has")
     if step.static.total_bytes < 0:
-        raise InvalidFile(f"{step.static.total_bytes:,} bytes stand before the step")
+        raise InvalidFile(f"{step.static.total_bytes:,} bytes are allocated before the step, which is below 0")
 
 
 def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
@@ -135,13 +135,13 @@ def _check_tree(step: StepRecord) -> None:
 
 
 def _spans(step: StepRecord) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield ticks that ascend in any step, each with what is wrong where they do not."""
+    """Yield ticks that must ascend, each with what is wrong if they do not."""
     calls, tensors, saves, end = step.calls, step.tensors, step.saves, step.ticks
     functions, ops = step.functions, step.ops
     late = step.late_forwards
     yield "a late forward begins before a backward, or ends after the step", (step.forward_ticks, *chain(*late), end)
     for call in calls:
-        # The root's goes on in every further forward.
+        # The call of the root goes on through all late forwards.
         until = end if call.parent < 0 and late else step.forward_until(call.enter)
         yield f"call {shown(call.key)} runs outside forward", (call.enter, call.exit, until)
     for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
@@ -154,7 +154,7 @@ def _spans(step: StepRecord) -> Iterator[tuple[str, Sequence[int]]]:
     for save, tick in step.rereads:
         yield "a tensor is read again before it is read", (saves.unpack[save], tick, saves.release[save])
     for _, read, until in step.kept_reads:
-        yield "what is read is gone before that, or after the step", (step.forward_ticks, read, until, end)
+        yield "a tensor is freed before it is read, or after the step ends", (step.forward_ticks, read, until, end)
     for name, within, start, stop in chain(
         zip(functions.name, functions.call, functions.enter, functions.exit, strict=True),
         zip(ops.name, ops.call, ops.start, ops.stop, strict=True),

@@ -41,14 +41,14 @@ class ProfilingError(AutockptError, RuntimeError):
     """The model cannot be recorded; where its own forward or the loss fails, that error is the cause of this one.
 
     Attributes:
-        failed: what failed of the user's own code, in words; empty where it is something else.
+        failed: which part of the user's own code failed, in words; empty if something else did.
     """
 
     failed: str = ""
 
     @property
     def own(self) -> BaseException:
-        """The error of the user's own code where that failed, else this one."""
+        """The error that the user's own code raised, if that failed; else this one."""
         return (self.__cause__ if self.failed else None) or self
 
 
@@ -57,4 +57,4 @@ class ReplayError(AutockptError, RuntimeError):
 
 
 class UnknownProfile(AutockptError, FileNotFoundError):
-    """Neither a file nor a recorded profile is called so; whoever is prepared for a missing file is for this too."""
+    """Neither a file nor a recorded profile has this name. Code that catches `FileNotFoundError` catches this too."""

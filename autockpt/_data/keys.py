@@ -1,4 +1,4 @@
-"""How plans and profiles name a call, and a torch function that its own code calls; and both for people."""
+"""The names of calls, and of torch functions that a call's own code calls: in plans and profiles, and for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CallKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+$")]
 UnitKey = Annotated[str, msgspec.Meta(pattern=r"^[^#/]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
 """A call inside a segment, or a torch function that a call's own code calls: ``h.3.attn#0/linear#1``.
 
-Occurrences of a function count, by its name without the path, within that one call's own code."""
+A function's occurrences are counted within that one call's own code, by the last part of the function's name."""
 
 MEMBER = r"^[^#]*#[0-9]+(/[^#/]+#[0-9]+)?$"
 MemberKey = Annotated[str, msgspec.Meta(pattern=MEMBER)]
@@ -33,7 +33,7 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 def label(call: str) -> str:
-    """Return the call for people: the occurrence only where it is not the first, the root by name.
+    """Return the name of a call for people: the occurrence only if it is not the first; the root in words.
 
     Torch functions follow the call whose code calls them: ``encoder/cat#1``, or ``cat#1`` of the root.
     """

@@ -11,7 +11,7 @@ closed, a tensor saved, read back or released). Frees between two ticks cannot m
                        └───────────────────┼─┴─────────┤            held by the save
                                      forward_ticks
 
-Where a graph waits while others have their backward, forwards come after it: `late_forwards`.
+If a graph is kept while others have their backward, forwards may come after a backward: `late_forwards`.
 """
 
 from __future__ import annotations
@@ -40,25 +40,27 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         device: where it ran, or the named device of the roofline.
         torch_version: version of torch.
         recorded: date and time, ISO 8601.
-        recipe: how it was recorded, where it is one of those that are shipped.
+        recipe: how it was recorded, if it is shipped with autockpt.
         plain_seconds: seconds of the plain step.
         static: bytes that are there before the step.
         optimizer: which optimizer takes the step and where its figures come from, in words; empty where none was given.
-        optimizer_step_bytes: what the optimizer's step needs for a moment beside all that lives at the end of backward.
+        optimizer_step_bytes: what the optimizer's step allocates for a moment, on top of what is alive at the end of
+            backward.
         ticks: length of the clock.
         forward_ticks: tick at which forward, loss included, ended: the first backward began.
-        generator_bytes: bytes of a generator's state, allocated for a moment before a replay that draws.
+        generator_bytes: bytes of a generator's state, allocated for a moment before a replay that draws random numbers.
         calls: module calls in pre-order; the first is the root.
         functions: torch functions that calls called in their own code.
         ops: operators that calls ran.
         tensors: storages born in the step.
         saves: what autograd saved.
-        backward_ticks: ticks at which backward passes began after the first: `retain_graph`, a loss of its own each.
-        late_forwards: of each stretch of forwards that came after a backward, loss included, its first tick and the one
-            after its last: those of steps in which a graph outlives the backward of others.
-        rereads: of each save that a further pass read, its index and the tick at which that pass first did, in order.
-        kept_reads: of each read of a save in a pass that keeps its graph, the save, its tick, and that until which what
-            was read stood: nodes that `create_graph` makes hold it.
+        backward_ticks: ticks at which backward passes after the first began: ``retain_graph``, or several losses.
+        late_forwards: the first tick, and one past the last, of each stretch of forwards, loss included, that came
+            after a backward. Only steps in which a graph outlives the backward of others have them.
+        rereads: for each save that a further pass read: its index, and the tick at which that pass first read it; in
+            order.
+        kept_reads: for each read of a save in a pass that keeps its graph: the save, the tick of the read, and the tick
+            until which what was read lived, as nodes that ``create_graph`` makes may hold it.
         refusals: what cannot be replayed exactly, and why.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
         notes: what could not be seen or put back, in words.
@@ -71,7 +73,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
 
     @property
     def holds_outputs(self) -> bool:
-        """Whether the step held most of what the model returned after the loss was there."""
+        """Whether the step still held most of what the model returned, by bytes, once the loss was computed."""
         sizes, deaths = self.tensors.bytes, self.tensors.death
         outputs = {tensor for call in self.calls if call.parent < 0 for tensor in call.outputs}
         held = sum(sizes[tensor] for tensor in outputs if deaths[tensor] > self.forward_ticks)
@@ -92,10 +94,10 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         return self.static.total_bytes + max(*level, level[self.ticks - 1] + self.optimizer_step_bytes)
 
     def plot(self, *, ax: Axes | None = None) -> Figure:
-        """Draw what stands over the plain step and where its peak is, by matplotlib (``pip install "autockpt[plot]"``).
+        """Draw the memory of the plain step and its peak with matplotlib (``pip install "autockpt[plot]"``).
 
         Args:
-            ax: axes to draw in; None for a figure of its own, which pyplot knows nothing of.
+            ax: axes to draw in; None for a new figure, which is not registered with pyplot.
 
         Returns:
             The figure; a notebook shows it as the value of a cell, and ``.savefig("memory.png")`` writes it.
@@ -121,7 +123,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
 
         Raises:
             InvalidFile: the file is truncated, of another schema, or contradicts itself.
-            UnknownProfile: the path is a bare word, no file is called so, and neither is a recorded profile.
+            UnknownProfile: the path is a bare word, and neither a file nor a recorded profile has that name.
             OSError: the file cannot be read.
 
         Example:
@@ -133,10 +135,10 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
 
 
 def refuse_no_profile(profile: object) -> None:
-    """Refuse what is no profile.
+    """Refuse anything that is no profile.
 
     Raises:
-        NotApplicable: it is none.
+        NotApplicable: `profile` is none.
     """
     if not isinstance(profile, Profile):
         raise NotApplicable(

@@ -1,4 +1,4 @@
-"""The fields of a profile, apart for those that check them; `profile.py` says what each of them is. No torch."""
+"""The fields of a profile, in a file that the checks can import; `profile.py` says what each of them is. No torch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def forward_until(self, tick: int) -> int:
-        """Return when the stretch of forwards ends in which a tick lies; -1 where it lies in none."""
+        """Return the tick at which the stretch of forwards around a tick ends; -1 if the tick lies in none."""
         if tick < self.forward_ticks:
             return self.forward_ticks
         place = bisect.bisect_right(self.late_forwards, (tick, self.ticks)) - 1

@@ -1,4 +1,4 @@
-"""The parts of a profile: what is static, calls, and tables of columns for what there is much of. No torch."""
+"""The parts of a profile: static bytes, calls, and tables of columns for what there is a lot of. No torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from .amounts import MOST_BYTES, Bytes, Seconds
 
 MOST = 2**31
-"""No table has so many rows, and no clock so many ticks."""
+"""Tables have fewer rows than this, and the clock has fewer ticks."""
 
 Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST)]
 MaybeIndex = Annotated[int, msgspec.Meta(ge=-1, lt=MOST)]
@@ -33,8 +33,8 @@ class Static(Part, frozen=True, kw_only=True):
         input_bytes: the batch.
         gradient_bytes: gradients that existed before the step.
         optimizer_bytes: optimizer state, 0 where no optimizer was given.
-        other_bytes: what else is alive (tensors in plain attributes, and those that the loss closes over), or was
-            measured and is explained by none of these; negative where they overstate what was measured.
+        other_bytes: anything else that is alive (tensors in plain attributes, and those that the loss closes over), and
+            measured bytes that none of these explain. Negative if these add up to more than was measured.
     """
 
     parameter_bytes: Bytes
@@ -71,14 +71,14 @@ class Recipe(Part, frozen=True, kw_only=True):
 class ArgumentRecord(msgspec.Struct, frozen=True, array_like=True):
     """One way in which a storage came into a call or a torch function as an argument; an array in JSON.
 
-    There are two for one storage where a result comes as it is, and a view of it beside that.
+    A storage has two if a result comes in as it is and a view of it comes in as well.
 
     Attributes:
         tensor: index of the tensor, -1 for one that is older than the step (an input).
         sources: the calls that returned this very object, unchanged since; empty where the caller's own code
             made it (a view, a sum), so that it belongs to the boundary of any segment that reads it.
         mutated: whether it was changed in place after the call began.
-        functions: the torch functions that returned it so, by index.
+        functions: the torch functions that returned this very object, by index.
         graph: whether gradients flow through it to what made it; None in older files, which do not say.
     """
 
@@ -90,13 +90,13 @@ class ArgumentRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RefusedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What cannot be replayed exactly, or not be dropped, and why; an array in JSON.
+    """Something that cannot be replayed exactly, or cannot be dropped, and why; an array in JSON.
 
     Attributes:
-        what: a ``call`` cannot be replayed; a ``run`` of several calls, this one among them, cannot; the ``result`` of
-            a torch function cannot be handed out by a replay that leaves the function out; a ``function`` cannot run
-            again by itself, as a call of a segment; a ``tensor`` of forward is held after it by something else than
-            autograd and the caller, and the reason says where.
+        what: ``call``: the call cannot be replayed. ``run``: no run of several calls with this one can be replayed.
+            ``result``: a replay cannot leave out the torch function and hand out its result. ``function``: the torch
+            function cannot run again by itself, as a call of a segment. ``tensor``: after forward, something other than
+            autograd and the caller holds the tensor; the reason says where.
         index: of the call, the function or the tensor.
         reason: in words.
     """
@@ -107,7 +107,7 @@ class RefusedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class CallRecord(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """One invocation of a module, in pre-order. Older files say more of it, which nobody reads.
+    """One invocation of a module, in pre-order. Older files have more fields, which are ignored.
 
     Attributes:
         name: qualified name; empty for the root.
@@ -122,7 +122,7 @@ class CallRecord(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
         arguments: storages that came in, parameters and buffers left out.
         outputs: tensors of this step that went out.
         signature: equal for structurally identical calls.
-        draws: whether a random generator moved.
+        draws: whether the state of a random generator changed.
         buffers: qualified names of the buffers whose values it changed.
     """
 
@@ -162,25 +162,26 @@ class ColumnTable(Part, frozen=True, kw_only=True):
 class FunctionTable(ColumnTable, frozen=True, kw_only=True):
     """The torch functions that calls called in their own code, in the order of their begins, as columns.
 
-    Only the outermost function counts, property getters do not, and neither does what runs inside a child call. A
-    module called while gradients are off is no call, though it counts: what it calls is its caller's.
+    Only outermost functions count. Property getters do not, nor does what runs inside a child call. A module called
+    while gradients are off is not recorded as a call, but takes an occurrence; the functions that it calls are its
+    caller's.
 
     Attributes:
         call: index of the innermost call whose code called it.
         name: short name, as plans write it: ``linear``, ``scaled_dot_product_attention``.
-        occurrence: which function of that name within that call's own code, from 0.
+        occurrence: which of the functions of that name in that call's own code, from 0.
         enter: tick at which it began; births and saves between its ticks are its own.
         exit: tick at which it ended.
         seconds: its forward seconds, median over equal functions of equal calls.
-        reads: tensors that came in; those older than the step and the model's own left out, and none at all where it
-            looks only at shapes (``size``), so that it can run on hollow tensors.
+        reads: tensors that came in, without those older than the step and the model's own. Empty if it looks only at
+            shapes (``size``): then it can run on hollow tensors.
         makes: tensors born in it that went out or that autograd saved in it.
         alias: whether an output shares storage with an argument (views, in-place).
-        mutates: whether it changed anything in place that is older than itself and that others use too; a buffer that
-            it alone is given in the whole step is its own affair.
-        draws: whether a default random generator moved.
-        arguments: storages that came in, as those of a call; none for functions of calls that call no module, unless
-            one such call is all that there is.
+        mutates: whether it changed in place anything that is older than itself and that others use too. A buffer that
+            only this function is given in the whole step does not count.
+        draws: whether the state of a default random generator changed.
+        arguments: storages that came in, as for a call. Empty for functions of calls that call no module, unless one
+            such call is the whole profile.
     """
 
     call: Column = ()
@@ -251,7 +252,7 @@ class SaveTable(ColumnTable, frozen=True, kw_only=True):
         call: index of the innermost call that saved it.
         pack: tick at which it was saved.
         unpack: tick at which backward first read it; `Profile.ticks` if it never did.
-        release: tick at which autograd let it go.
+        release: tick at which autograd released it.
         seconds: when it was saved, from the start of the step's forward.
         function: index of the function that saved it; -1 if none did (a custom autograd function, the loss).
         op: index of the operator that saved it, -1 if not known.

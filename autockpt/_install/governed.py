@@ -1,4 +1,4 @@
-"""The forward that is put on a root whose plan somebody decides about, step by step."""
+"""The forward that is put on a root whose plan a governor chooses step by step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ..solvers.errors import AutockptError
 
 
 class Governs(Protocol):
-    """Who decides about the plan of a model.
+    """A governor: it chooses the plan of a model, step by step.
 
     Attributes:
-        handle: that of the model.
+        handle: what all patches of the model share.
     """
 
     handle: Handle
@@ -32,16 +32,16 @@ class Governs(Protocol):
     def train(
         self, root: nn.Module, name: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a training forward of a root: `forward` is its own."""
+        """Run a training forward of a root; `forward` is the root's own."""
 
     def pause(self, name: str, arguments: object) -> None:
-        """End what is being recorded: the root of this name does something else than train now."""
+        """End a recording that is under way: the root of this name now runs a forward that is no training."""
 
     def resume(self, model: nn.Module) -> None:
         """Hold the model to its budget again."""
 
     def close(self) -> None:
-        """Let go of everything: the plan is taken off the model."""
+        """Release everything; the plan is taken off the model."""
 
 
 def governed_forward(
@@ -53,12 +53,12 @@ def governed_forward(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Run a root's forward, its `own` or its class's, as its governor wants it."""
+    """Run a root's forward as its governor wants it: `own`, or its class's if that is None."""
     module = reference.to()
     if module is None:
         raise ReferenceError(GONE)
     forward = types.MethodType(type(module).forward, module) if own is None else own
-    if not governor.handle.patched:  # taken off since, and who put another forward over this one calls it
+    if not governor.handle.patched:  # the plan was taken off, and a wrapper over this forward calls it
         return forward(*args, **kwargs)
     if _trains(module, (args, kwargs)):
         try:
@@ -71,14 +71,14 @@ def governed_forward(
 
 
 def _trains(module: nn.Module, arguments: object) -> bool:
-    """Whether a forward may be one of training: of parameters, or through frozen ones, in whatever mode those are."""
+    """Whether a forward may be one of training: parameters or arguments require gradients; the mode does not matter."""
     return (
         torch.is_grad_enabled()
         and thread.scope is None  # else another plan's member calls the model
         and not thread.replays
         and not is_compiling()
         and not _torch_private.transforms_active()
-        and not _torch_private.foreign_checkpoint_active()  # which counts what is saved, and recomputes it by itself
+        and not _torch_private.foreign_checkpoint_active()  # it counts what is saved, and recomputes it by itself
         and (
             any(parameter.requires_grad for parameter in module.parameters())
             or any(tensor.requires_grad for tensor in tensors(arguments))

@@ -1,8 +1,8 @@
 """Putting a plan on a model, or on several that train together, and taking it off again.
 
 Only `forward` in the `__dict__` of some modules changes: of the roots, of the segments' parents, members and units.
-Names, state_dict, isinstance, deepcopy and pickle stay as they were. What a patched forward knows is its module, the
-module's name and the handle that all of them have in common, so another plan is another table in that.
+Names, state_dict, isinstance, deepcopy and pickle stay as they were. A patched forward knows its module, the module's
+name, and the handle that all of them share. Another plan is another table in the handle.
 
 Where a governor holds the model to a budget, the root's forward asks it for the plan as each step begins.
 """
@@ -68,7 +68,7 @@ def govern(
         governor: is asked before each training step; its handle is set here. None where the plan is to stay.
         plan: to begin with; None recomputes nothing.
         replayers: gives frames what replays them; None where nothing is compared.
-        calls: how often each module is called in the step that it is for, by name; None where nobody knows.
+        calls: by name, how often each module is called in the step that the plan is for; None if that is not known.
 
     Raises:
         NotApplicable: see `install`.
@@ -89,7 +89,7 @@ def govern(
 
 
 def cover(model: nn.Module, governor: Governs) -> bool:
-    """Let `governor` decide about forwards that were put in the place of governed ones; whether there are any."""
+    """Put governed forwards over those that were put in their place since; return whether there were any."""
     over = {
         name: root
         for name, root in roots(model).items()
@@ -104,11 +104,11 @@ def cover(model: nn.Module, governor: Governs) -> bool:
 def uninstall(model: nn.Module) -> None:
     """Take the plan off `model`, leaving no attribute behind. No effect if there is none.
 
-    What wraps a patched forward, and says so, stays; what it wraps is the forward as it was.
+    A wrapper over a patched forward stays if it sets ``__wrapped__``; it then calls the forward as it was.
 
     Raises:
-        NotApplicable: something was put over a patched forward since that does not say so, or the model is a part of
-            one that has the plan, or one of several that have it together; nothing is changed then.
+        NotApplicable: something without ``__wrapped__`` was put over a patched forward; or the plan is on a larger
+            model around this one; or it is on several models, and this is one of them. Nothing is changed then.
     """
     own = roots(model)
     found = {name: known for name, root in own.items() if (known := _plan_on(root))}
@@ -149,7 +149,7 @@ def _plan_on(root: nn.Module) -> tuple[str, Handle] | None:
 
 
 def _is_in(inner: str, name: str, handle: Handle) -> bool:
-    """Whether `name` is that of a module inside a root of a plan, where it is called `inner`."""
+    """Whether `name` is what a plan calls the module that one of its roots calls `inner`."""
     return any(name == (f"{root}.{inner}" if root else inner) for root in handle.roots)
 
 
@@ -171,7 +171,8 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
     """Take the plan off `model` inside the block, and put the same one back after it; yields it, None if there is none.
 
     Raises:
-        NotApplicable: see `uninstall`; or something wraps the forward of a root, under which it could not be put back.
+        NotApplicable: see `uninstall`; or something wraps the forward of a root, and the plan could not be put back
+            under it.
     """
     model = as_applied(model)
     own = roots(model).values()
@@ -191,13 +192,13 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
 
 
 def as_applied(model: nn.Module) -> nn.Module:
-    """Return several models by the names that they have in the plan that is on them; else the same."""
+    """Return several models by the names that they have in the plan that is on them; else `model` as it is."""
     if not isinstance(model, Together):
         return model
     known = {name: patched(root) for name, root in roots(model).items()}
     names = {name: found[0] for name, found in known.items() if found is not None and found[0] in found[1].roots}
     if len(set(names.values())) < len(known):
-        return model  # there is none, or several
+        return model  # there is no plan, or there are several
     return Together({names[name]: root for name, root in roots(model).items()})
 
 

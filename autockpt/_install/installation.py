@@ -1,4 +1,4 @@
-"""The plan that is on a model, for whoever decides about plans.
+"""The plan that is on a model, for whatever chooses plans.
 
     forward(begins) ─▶ the model's own forward, under the plan
     take_report()   ─▶ what replays and calls have shown since
@@ -59,7 +59,7 @@ class PlanReport:
 
 
 class Installation:
-    """The plan that is on a model, or on several, and its place there for another.
+    """The plan that is on a model, or on several; it can be replaced by another.
 
     Args:
         handle: what the patched forwards have in common. The model itself is not kept alive.
@@ -94,12 +94,12 @@ class Installation:
     def replace(
         self, model: nn.Module, plan: Plan, checks: ReplayChecks | None = None, calls: Mapping[str, int] | None = None
     ) -> None:
-        """Put another plan on the model, whose own forward may be running; steps before keep theirs.
+        """Put another plan on the model, whose own forward may be running; earlier steps keep their plan.
 
         Args:
             model: the model.
             plan: the other plan.
-            checks: compares its replays; None for nothing.
+            checks: compares its replays; None compares nothing.
             calls: as for `govern`.
 
         Raises:

@@ -1,6 +1,6 @@
-"""What stands in the place of forwards: `forward` in the `__dict__` of a module, as a partial that knows its name.
+"""The patches of forwards: `forward` in the `__dict__` of a module, as a partial that knows the module's name.
 
-A root's is `governed_forward` where a governor decides about the plan, and else `patched_forward`, as all others are.
+A root gets `governed_forward` if a governor chooses the plan. All other patches are `patched_forward`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def patched(module: nn.Module) -> tuple[str, Handle] | None:
 
 
 def governor_of(module: nn.Module) -> Governs | None:
-    """Return who holds a model, or several with it, to a budget, behind wrappers too; None if nobody does."""
+    """Return what holds a model, or several with it, to a budget, also behind wrappers; None if nothing does."""
     patch = patch_behind(module)
     if patch is None or patch.func is not governed_forward:
         return None
@@ -45,10 +45,11 @@ def governor_of(module: nn.Module) -> Governs | None:
 
 
 def patch_behind(module: nn.Module) -> functools.partial[Any] | None:
-    """Return the patch that is on a module, also behind what says that it wraps it; None where there is none.
+    """Return the patch that is on a module, also behind wrappers that set ``__wrapped__``; None if there is none.
 
-    Libraries for training put wrappers over forwards. A copy of a model has its wrapper in common with it, a model may
-    wrap the forward of another, and one of which a plan was taken off behind a wrapper still has its patch there.
+    Libraries for training put wrappers over forwards. A patch behind a wrapper may be another module's: a copied model
+    shares the wrapper of the original, and a model may wrap another's forward. It may also be out of use: if a plan is
+    taken off behind a wrapper, the patch stays there.
     """
     forward = unwrapped(module)
     known = known_to(forward)
@@ -64,9 +65,9 @@ def patched_behind(module: nn.Module) -> tuple[str, Handle] | None:
 
 
 def unwrapped(module: nn.Module) -> Any:
-    """Return what is in the place of a module's forward, behind what says that it wraps it; None for nothing."""
+    """Return the forward in a module's `__dict__`, behind wrappers that set ``__wrapped__``; None if there is none."""
     forward: Any = module.__dict__.get("forward")
-    with contextlib.suppress(ValueError):  # it says that it wraps itself
+    with contextlib.suppress(ValueError):  # a wrapper that wraps itself
         forward = inspect.unwrap(forward)
     return forward
 
@@ -74,8 +75,8 @@ def unwrapped(module: nn.Module) -> Any:
 def patch_over(function: Callable[..., Any], module: nn.Module, *knows: object) -> functools.partial[Any]:
     """Return a patch over the forward that a module has now: it calls ``function(own, reference, *knows, ...)``.
 
-    `own` is the forward that is the module's alone, None where it is its class's. A partial itself, and none of a
-    derived class: each of those that is nested costs a recursion more.
+    `own` is the forward that is the module's alone, None if it is its class's. The patch is a plain partial, not one of
+    a derived class: nested, each of those takes one more level of recursion.
     """
     forward = module.forward
     of_class = "forward" not in vars(module) and getattr(forward, "__func__", None) is type(module).forward
@@ -96,7 +97,7 @@ def module_of(patch: functools.partial[Any]) -> nn.Module | None:
 def patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> None:
     """Put `function` around the forward of a module."""
     patch = patch_over(function, module, *knows)
-    with contextlib.suppress(ValueError, TypeError):  # some callables have none
+    with contextlib.suppress(ValueError, TypeError):  # some callables have no signature
         patch.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
     module.__dict__["forward"] = patch
 
@@ -114,8 +115,8 @@ def patch_new(modules: Mapping[str, nn.Module], handle: Handle) -> None:
     """Patch the modules that have not been yet; roots are left alone.
 
     Raises:
-        NotApplicable: another plan covers one of them, or something else was put over a patch and does not say that it
-            wraps it; nothing is changed then.
+        NotApplicable: another plan covers one of them, or something without ``__wrapped__`` was put over a patch.
+            Nothing is changed then.
     """
     new, foreign, covered = {}, [], []
     for name, module in modules.items():
@@ -140,7 +141,7 @@ def patch_new(modules: Mapping[str, nn.Module], handle: Handle) -> None:
 
 
 def rename(model: nn.Module, handle: Handle) -> None:
-    """Let patches go by the names that their modules have now: blocks may have been taken out, or put elsewhere."""
+    """Give patches the names that their modules have now: blocks may have been taken out, or moved."""
     stale = [
         (name, module, handle.patched[known[0]])
         for name, module in model.named_modules()
@@ -153,17 +154,17 @@ def rename(model: nn.Module, handle: Handle) -> None:
 
 
 def patched_parts(root: nn.Module, name: str, handle: Handle) -> list[tuple[str, nn.Module]]:
-    """What the plan behind a root's handle has patched inside it, each with the name that it had then.
+    """Return the modules inside a root that its plan has patched, each with the name that it had then.
 
-    Where blocks were taken out of the model since, two may have had the same one.
+    If blocks were taken out of the model since, two modules may have had the same name.
 
     Args:
         root: the root, which is left out.
         name: its name.
-        handle: that of the plan.
+        handle: what the plan's patches share.
 
     Raises:
-        NotApplicable: something else was put over one of them, and does not say that it wraps it.
+        NotApplicable: something without ``__wrapped__`` was put over one of them.
     """
     ours, covered = [], []
     for inner, module in root.named_modules(prefix=name, remove_duplicate=False):
@@ -180,9 +181,9 @@ def patched_parts(root: nn.Module, name: str, handle: Handle) -> list[tuple[str,
 
 
 def unpatch(parts: Iterable[tuple[str, nn.Module]], handle: Handle) -> None:
-    """Give the modules of a plan back the forward that they had. Frames have what was over it.
+    """Give the modules of a plan back the forward that they had. Frames that wait for backward keep what they replay.
 
-    A patch that something else wraps stays where it is, and hands on to the forward that it is over.
+    A patch that something else wraps stays where it is, and only calls the forward under it.
     """
     for name, module in dict.fromkeys(parts):
         if patched(module) is not None:

@@ -1,4 +1,4 @@
-"""What becomes of which call under a plan, on a model; and all the reasons for which a plan cannot be applied."""
+"""What a plan does to each call of a model, as a table; and all the reasons for which a plan cannot be applied."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table_of(
         model: the root.
         plan: the plan.
         replayers: gives frames what replays them; None where nothing is to be compared.
-        calls: how often each module is called in the step that it is for, by name; None where nobody knows.
+        calls: by name, how often each module is called in the step that the plan is for; None if that is not known.
 
     Raises:
         NotApplicable: the plan does not fit the model.
@@ -61,10 +61,10 @@ def table_of(
 
 
 def _stash(model: nn.Module, plan: Plan) -> PlanStash:
-    """Return where tensors wait that a plan moves.
+    """Return the stash that holds the tensors which a plan moves.
 
     Raises:
-        NotApplicable: they cannot wait there.
+        NotApplicable: tensors cannot be moved there.
     """
     where = HOST if plan.offload is None else plan.offload.where
     if any(segment.offload for segment in plan.segments):
@@ -80,9 +80,11 @@ class _Targets:
         aliases: all names of each module, by its id.
         modules: modules by all of their names.
         parents, members: as in the table.
-        units: whether the result of each is kept, or else skipped, by key.
-        functions: by the key of a call, those of its own code that are members or units, as ``name#occurrence``.
-        children: modules whose code must not be taken for that of a call around it, where functions are looked for.
+        units: by key, True for a unit whose result is kept, False for one that is skipped.
+        functions: by the key of a call, the functions of its own code that are members or units, as
+            ``name#occurrence``.
+        children: modules inside a call whose own functions are counted: they get a patch, since their functions do not
+            count.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -146,9 +148,10 @@ class _Targets:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
 
     def callable_beyond(self, known: Mapping[str, int]) -> set[str]:
-        """Return the modules that may be called more often: in a loop, by a parent or the root, or not called before.
+        """Return the modules that may be called more often than is known.
 
-        Where a caller called nothing, its code is out of reach: it is compiled, or takes the weights of its children.
+        These are modules that a loop calls, that the root or a segment's parent calls, or that were not called before.
+        Modules whose caller called none are left out: it is compiled, or only takes the weights of its children.
         """
         callers = {self._caller(name) for name in known if name}
         return {
@@ -271,7 +274,7 @@ def _nearest(name: str, module: nn.Module) -> Iterator[str]:
 
 
 def _is_pythons(module: nn.Module) -> bool:
-    """Whether it has a forward that Python runs as it stands: it is neither scripted nor compiled."""
+    """Whether it has a forward that Python runs: one that is neither scripted nor compiled."""
     scripted = isinstance(module, torch.jit.ScriptModule)
     return not scripted and not _torch_private.is_compiled(module) and _has_forward(module)
 

@@ -1,4 +1,4 @@
-"""Seeing which calls are replayed."""
+"""Records which calls are replayed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .patches import patched_behind
 
 
 class WatchedReplayer:
-    """Goes around the replayer of a frame, and notes what is replayed.
+    """Wraps the replayer of a frame, and notes what is replayed.
 
     Args:
-        replayed: takes, for each replay, the keys of the calls and of the units met in them.
+        replayed: gets, for each replay, the keys of its calls and of the units that forward came to in them.
         replayer: replays the frame.
     """
 
@@ -37,9 +37,9 @@ class WatchedReplayer:
 
 @contextmanager
 def watching_replays(model: nn.Module) -> Iterator[list[tuple[str, ...]]]:
-    """Watch the plan that is on a model: yields a list that takes the keys of the calls, and of their units, by replay.
+    """Watch the plan that is on a model: yields a list that gets, for each replay, the keys of its calls and units.
 
-    Frames that begin inside the block count, in all threads: backward of a device runs in a thread of its own.
+    Frames that begin inside the block count, in all threads, since backward of a device runs in its own thread.
     """
     replayed: list[tuple[str, ...]] = []
     handles = {known[1] for root in roots(model).values() if (known := patched_behind(root)) is not None}

@@ -1,4 +1,4 @@
-"""The optimizer in the training step: which one is meant, what it holds, and what its step needs besides."""
+"""The optimizer in the training step: which one is meant, what its state holds, and what its step allocates on top."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Chosen:
 
     Attributes:
         optimizer: the user's, or one built by name over parameters without memory.
-        asked: that name; empty where it is the user's.
-        leaves: by id, which of the model's trainable parameters a parameter of the optimizer stands for.
+        asked: the name that it was built by; empty if it is the user's.
+        leaves: by id of a parameter of the optimizer, the index of the model's trainable parameter that it stands for.
         notes: what is odd about it.
     """
 
@@ -44,9 +44,11 @@ class OptimizerMemory:
 
     Attributes:
         state_bytes: their state, after a step.
-        step_bytes: what a step needs besides, the next one or one far into training, whichever needs more: with
-            everything else that lives at the end of backward and `state_bytes` it is the peak of the step.
-        closure_bytes: of `state_bytes`, what is there only while a step runs forward and backward by itself (LBFGS).
+        step_bytes: what a step allocates for a moment on top: the next step or one far into training, whichever needs
+            more. Added to `state_bytes` and everything else alive at the end of backward, it gives the peak of the
+            step.
+        closure_bytes: the part of `state_bytes` that exists only while a step runs forward and backward by itself
+            (LBFGS).
         source: where the figures come from, in words; empty where there is no optimizer.
         notes: what is not exact about them.
     """
@@ -59,7 +61,7 @@ class OptimizerMemory:
 
 
 def choose_optimizers(optimizer: Optimizers | None, model: torch.nn.Module) -> tuple[Chosen, ...]:
-    """Find the optimizers that are meant.
+    """Find the optimizers that the user means.
 
     Args:
         optimizer: as a user gives it.
@@ -100,10 +102,10 @@ def refuse_no_optimizer(optimizer: object) -> None:
 
 
 def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device: Device) -> OptimizerMemory:
-    """Say what optimizers hold and what their steps need besides.
+    """Return what optimizers hold, and what their steps allocate on top.
 
-    They are left as they are and nothing is computed: shadows of them take the steps. Exact but for buffers inside
-    kernels; O(operators of two steps).
+    The optimizers are not changed and nothing is computed: their shadows take the steps. Exact except for buffers
+    inside kernels; O(operators of two steps).
 
     Args:
         chosen: the optimizers.
@@ -111,7 +113,7 @@ def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device:
         device: where they train.
 
     Returns:
-        The sum of what they hold, and the most that any of their steps needs: they take them one after the other.
+        The sum of what they hold, and the most that one of their steps needs, since they step one after the other.
     """
     each = [_memory(one, frozenset(reached), device) for one in chosen]
     return OptimizerMemory(
@@ -187,7 +189,7 @@ def _memory(chosen: Chosen, reached: frozenset[int], device: Device) -> Optimize
             groups = [group for group in optimizer.param_groups if bool(group.get("fused")) is fused]
             held, needed = shadow_step(optimizer, groups, gets_gradient, device) if groups else (0, 0)
             state_bytes += held
-            step_bytes = max(step_bytes, 0 if fused else needed)  # fused kernels need nothing besides
+            step_bytes = max(step_bytes, 0 if fused else needed)  # fused kernels allocate nothing more
     except Exception as error:  # whatever somebody's optimizer does with tensors that have no values
         known = "state" if existed else "options"
         return OptimizerMemory(
@@ -207,7 +209,7 @@ def _memory(chosen: Chosen, reached: frozenset[int], device: Device) -> Optimize
 
 
 def _known_bytes(optimizer: Optimizer, device: Device) -> int:
-    """State that exists, as its tensors say; before the first step, and for a history, what the options imply."""
+    """Bytes of the state: where it exists, by its tensors; before the first step, and for a history, by the options."""
     held = [each for each in state_tensors(optimizer) if each.layout == torch.strided and each.device == device.at]
     storages = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
     exists = {id(parameter) for parameter, values in optimizer.state.items() if values}
@@ -217,7 +219,7 @@ def _known_bytes(optimizer: Optimizer, device: Device) -> int:
         moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
         moments += 2 * int(group["history_size"]) + _in_closures(group) if "history_size" in group else 0
         coming = [each for each in group["params"] if each.requires_grad]
-        if "history_size" not in group:  # of eight bits, say, whatever the options would have it be
+        if "history_size" not in group:  # state that exists may be smaller, of eight bits, say, than options imply
             coming = [each for each in coming if id(each) not in exists]
         total += moments * sum(rounded(device, each.nbytes) for each in private.parts(coming))
     found = sum(rounded(device, size) for size in storages.values())
@@ -225,17 +227,18 @@ def _known_bytes(optimizer: Optimizer, device: Device) -> int:
 
 
 def _in_closures(group: Mapping[str, Any]) -> int:
-    """Say how often LBFGS holds all parameters, at most, while its closure runs, beside its history of pairs.
+    """Return how many copies of all parameters LBFGS holds while its closure runs, at most, besides its history.
 
-    A direction and a gradient; where it iterates, another gradient, and two of what the direction is made of; where it
-    searches a line, the parameters, and gradients along it. Not a pair that its curvature keeps out of the history.
+    A direction and a gradient. If it iterates: another gradient, and two that the direction is made of. If it searches
+    a line: the parameters, and gradients along the line. A pair that is left out of the history for its curvature is
+    not counted.
     """
     iterates, searches = group.get("max_iter", 2) > 1, group.get("line_search_fn") is not None
     return (5 if iterates else 2) + (7 if searches else 0)
 
 
 def _closure_bytes(optimizer: Optimizer, device: Device) -> int:
-    """What is held while a closure runs; see `_known_bytes`."""
+    """Bytes that are held only while a closure runs."""
     groups = [group for group in optimizer.param_groups if "history_size" in group]
     coming = ((each, _in_closures(group)) for group in groups for each in group["params"] if each.requires_grad)
     return sum(times * rounded(device, parameter.nbytes) for parameter, times in coming)

@@ -1,11 +1,11 @@
-"""A step of an optimizer that changes nothing and computes nothing, for what it does to memory.
+"""An optimizer step that changes nothing and computes nothing, to see what it allocates.
 
 A *shadow* of the optimizer takes the step: an object of the same class with the same attributes, whose parameters,
-gradients and state are on the meta device. A tape of their storages tells the rest:
+gradients and state are on the meta device. A tape records when their storages are allocated and freed:
 
     level   ╭╮    ╭─╮ ╭─╮ ╭─╮
-            ││ ╭──╯ ╰─╯ ╰─╯ ╰   step_bytes: how far the highest level stands above the last
-          ╭─╯╰─╯                state_bytes: how far the last level stands above parameters and gradients
+            ││ ╭──╯ ╰─╯ ╰─╯ ╰   step_bytes: how far the highest level is above the last
+          ╭─╯╰─╯                state_bytes: how far the last level is above parameters and gradients
         ──╯                     parameters and gradients
 """
 
@@ -42,10 +42,11 @@ def shadow_step(
         device: where it trains.
 
     Returns:
-        Bytes of the state after the steps, and the most bytes that one of them needs besides.
+        Bytes of the state after the steps, and the most bytes that one of the steps allocates on top.
 
     Raises:
-        Exception: whatever the optimizer raises on tensors without values; TypeError where it reaches for others.
+        Exception: whatever the optimizer raises on tensors without values; TypeError if it uses its real tensors or
+            passes its step on to another optimizer.
     """
     if any(isinstance(value, Optimizer) for value in vars(optimizer).values()):
         raise TypeError("it passes its step on to another optimizer")
@@ -55,7 +56,7 @@ def shadow_step(
         parameters = [parameter for group in groups for parameter in group["params"]]
         twins = {id(parameter): twin_of(parameter) for parameter in parameters}
         gradients = {id(p): torch.empty_like(twins[id(p)]) for p in parameters if gets_gradient(p)}
-        for key, gradient in gradients.items():  # which stay alive, also where the step drops them
+        for key, gradient in gradients.items():  # they stay alive even if the step drops them
             twins[key].grad = gradient
         tape.mark()
         shadow = _shadow(optimizer, groups, twins, device)
@@ -72,7 +73,7 @@ def shadow_step(
 
 
 def twin_of(parameter: torch.Tensor) -> torch.nn.Parameter:
-    """Return a parameter of the same shape without memory; of one that lies on several ranks what is here."""
+    """Return a parameter of the same shape without memory; for one that is spread over ranks, of this rank's part."""
     (here,) = private.parts([parameter]) if private.is_distributed(parameter) else [parameter]
     shape, strides = private.geometry(here)
     hollow = torch.empty_strided(shape, strides, dtype=parameter.dtype, device="meta")
@@ -103,7 +104,7 @@ class _ShadowTape(StorageTape):
         if private.is_item(op) and tensors[0].device.type == "meta":
             return torch.full((), 0.5, dtype=torch.float64).to(tensors[0].dtype).item()
         if not self._untouchable.isdisjoint(map(self.key, tensors)):
-            raise TypeError("it reaches for tensors by another way than its groups and its state")
+            raise TypeError("it reaches its tensors by another way than through its groups and its state")
         output = super()._on_operator(op, given, run)
         for tensor in tensors_in(output):
             private.refuse_pointers(tensor)
@@ -129,7 +130,7 @@ def _shadow(
     def hollow_state(parameter: torch.Tensor, values: Any) -> Any:
         if not isinstance(values, dict):
             return tree_map_only(torch.Tensor, hollow, values)
-        # On the host, other numbers (moments of a parameter that is one) may have to lie where the parameter does.
+        # On the host only ``step`` is real: other scalars may be moments of a scalar parameter, hollow like it.
         kept = {key: counter if key == "step" or parameter.device.type != "cpu" else hollow for key in values}
         return {key: tree_map_only(torch.Tensor, kept[key], value) for key, value in values.items()}
 
@@ -137,7 +138,7 @@ def _shadow(
     own = {key: value for key, value in vars(shadow).items() if key not in ("state", "param_groups")}
     vars(shadow).update(tree_map_only(torch.Tensor, hollow, own))
     shadow.state = defaultdict(dict)
-    state: Mapping[Any, Any] = optimizer.state  # some keep what belongs to no parameter under names
+    state: Mapping[Any, Any] = optimizer.state  # some keep state that belongs to no parameter, by name
     for key, values in state.items():
         if id(key) in twins:
             shadow.state[twins[id(key)]] = hollow_state(key, values)
@@ -150,7 +151,7 @@ def _shadow(
 def _shadow_group(
     optimizer: Optimizer, group: Group, twins: Mapping[int, torch.Tensor], device: Device
 ) -> dict[str, Any]:
-    """Return a group of twins, whose options choose what the real one chooses on its device."""
+    """Return a group of twins with options that choose the same implementation as the real group on its device."""
     options = {key: value for key, value in group.items() if key != "params"}
     made: Group = tree_map_only(torch.Tensor, lambda tensor: tensor.item(), options)
     if (group.get("foreach", False), group.get("fused")) == (None, None) and not group.get("differentiable"):
@@ -163,7 +164,7 @@ def _shadow_group(
 
 
 def _hollow(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    """A tensor like this one without memory, on a storage of the same size, shared where that is."""
+    """Return a tensor like this one without memory. Tensors that share a storage get a common one of the same size."""
     if private.is_distributed(tensor):
         (tensor,) = private.parts([tensor])
     if tensor.layout != torch.strided:
@@ -177,7 +178,7 @@ def _hollow(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> 
 
 
 def _go_far(shadow: Optimizer) -> None:
-    """Put the counters of steps far into training."""
+    """Set the step counters to a step far into training."""
     for values in shadow.state.values():
         step = values.get("step") if isinstance(values, dict) else None
         if isinstance(step, torch.Tensor):
@@ -207,7 +208,7 @@ def _levels(events: Iterable[Event], device: Device) -> tuple[list[int], int]:
 def _counter_bytes(
     shadow: Optimizer, groups: Sequence[Group], twins: Mapping[int, torch.Tensor], device: Device
 ) -> int:
-    """Bytes of counters, which the shadow has for real, as far as the optimizer has them on its device."""
+    """Bytes of the step counters that the optimizer has on its device: real tensors, which the tape does not see."""
     total = 0
     for group in groups:
         places = {device.at.type, "cpu"} if group.get("fused") or group.get("capturable") else {device.at.type}

@@ -1,4 +1,4 @@
-"""What `verify` is asked to run: a model on a batch, or what a loop does with several; and what makes no sense."""
+"""What `verify` is asked to run: a model on a batch, or what a loop does with several. Refuses what makes no sense."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def runnable(model: torch.nn.Module, step: object, loss: object) -> torch.nn.Mod
     """Return what runs one step: the model, or several with what a loop does with them.
 
     Raises:
-        NotApplicable: several models have no step, one has; or that is no function.
+        NotApplicable: several models are given without a step, or one model with one; or the step is no function.
     """
     if not isinstance(model, Together):
         if step is not None:

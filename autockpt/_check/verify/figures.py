@@ -4,8 +4,8 @@
     predicted  the same plan, on a recording of the step that is run here: forward and backward
     measured   that very step
 
-The step here is as the steps that the plan is for, as far as that is known: it begins without gradients where they do,
-lets go of outputs where they do, and the state of their optimizer stands beside it.
+The step here is like the steps that the plan is for, as far as those are known. If they begin without gradients or
+release their outputs before backward, it does too, and the state of their optimizer is counted.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def figures_of(
         step: the step.
         plan: the plan.
         sandbox: puts everything back between runs.
-        planned: a context in which the plan is on; None where its step does not go through: nothing is measured then.
-        standing: what stands in the steps that the plan is for.
+        planned: a context in which the plan is on; None if its step fails: then nothing is measured.
+        standing: what is alive in the steps that the plan is for.
     """
     asked = plan.goal.budget if plan.goal is not None else None
     found: dict[str, Any] = {"asked": asked if isinstance(asked, str) else "", "budget_bytes": plan.budget_bytes}
@@ -60,7 +60,7 @@ def figures_of(
     @contextmanager
     def state(there: Planned) -> Iterator[None]:
         """The state in which a step begins."""
-        sandbox.restore()  # which would take the plan off
+        sandbox.restore()  # first: it takes the plan off
         with there(), nullcontext() if standing.gradients else step.gradients_aside():
             yield
 
@@ -115,14 +115,14 @@ def _run(step: TrainingStep) -> None:
 
 
 def _state_bytes(step: TrainingStep, optimizer: Optimizers | None) -> int:
-    """Bytes of the state that optimizers have by now."""
+    """Bytes of the state that optimizers have now."""
     several = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer,)
     held = [tensor for each in several if isinstance(each, Optimizer) for tensor in state_tensors(each)]
     return storage_bytes(device_of(step.device), held)
 
 
 def _peak_bytes(step: TrainingStep) -> int | None:
-    """Measure the peak of a step over what it stands on; what else is alive in the process does not count."""
+    """Measure the peak of a step with its model, batch and gradients; nothing else alive in the process counts."""
     standing = [*step.model.parameters(), *step.model.buffers(), *step.inputs()]
     standing += [gradient for gradient in step.held if gradient is not None]
     device = device_of(step.device)
@@ -130,7 +130,7 @@ def _peak_bytes(step: TrainingStep) -> int | None:
         step_bytes = measure(lambda: _run(step), device=step.device).step_bytes
     except ProfilingError:  # a profiler of the caller's is running
         return None
-    return storage_bytes(device, standing) + step_bytes + device.forget_workspaces()  # earlier steps took them
+    return storage_bytes(device, standing) + step_bytes + device.forget_workspaces()  # earlier steps allocated them
 
 
 def _seconds(step: TrainingStep) -> float:

@@ -1,4 +1,4 @@
-"""Everything that a step makes or changes and recomputation must not, and two such outcomes compared bit for bit."""
+"""Everything that a step makes or changes, which recomputation must leave the same; and its comparison bit for bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .report import Difference, Kind
 
 
 class Observed(NamedTuple):
-    """A tensor that a step made or changed; None for a gradient that there is not."""
+    """A tensor that a step made or changed; None for a gradient that does not exist."""
 
     kind: Kind
     name: str
@@ -33,7 +33,7 @@ class Observed(NamedTuple):
         return self.kind, self.name
 
     def kept(self) -> Observed:
-        """Return a copy that later steps do not change, on the host, where it takes nothing of a device's memory."""
+        """Return a copy on the host: later steps do not change it, and it takes no memory of a device."""
         value = None if self.value is None else self.value.detach().to("cpu", copy=True)
         return self._replace(value=value)
 
@@ -119,7 +119,7 @@ def _generators(sandbox: Sandbox) -> list[Observed]:
 
 
 def compare(step: int, expected: Sequence[Observed], found: Sequence[Observed]) -> list[Difference]:
-    """Return what differs in what another run made in a step, in the order of `expected`."""
+    """Return the differences between two runs of a step, in the order of `expected`."""
     values = {one.key: one.value for one in found}
     known = {one.key for one in expected}
     differences: list[Difference] = []
@@ -133,7 +133,7 @@ def compare(step: int, expected: Sequence[Observed], found: Sequence[Observed]) 
 
 
 def _difference(step: int, expected: Observed, found: torch.Tensor | None) -> Iterator[Difference]:
-    """Yield in what `found` differs, if not in type, shape and bits. NaN equals NaN of the same bits."""
+    """Yield the difference, if type, shape or bits differ. NaN equals NaN of the same bits."""
     kind, name, value = expected
     different = partial(Difference, kind=kind, name=name, step=step)
     if value is None or found is None or _type(value) != _type(found):

@@ -1,4 +1,4 @@
-"""What replays make, held against what their forwards dropped: which call a difference comes from, and whose it is."""
+"""Compares what replays make with what their forwards dropped: which call differs, and whether the plan is to blame."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .outcome import Observed, compare
 from .report import Difference
 
 REPLAYS = 4
-"""Replays of a frame from one state before it counts as repeating itself: noise need not show in the first two."""
+"""A frame repeats itself if this many replays from one state agree: noise need not show in the first two."""
 
 
 class Fault(NamedTuple):
     """A replay that did not make what its forward dropped.
 
-    Where it `repeats`, further replays from one visible state agree with one another: it is no noise, but forward had
-    a state that replays do not have.
+    If it `repeats`, further replays from one visible state agree with one another. Then the difference is no noise:
+    forward had some state that replays do not have.
     """
 
     difference: Difference
@@ -52,12 +52,12 @@ class Comparing:
     """Gives the frames of a plan replayers that compare what they make with copies, on the host, of what was dropped.
 
     Args:
-        state: remembers all that a replay may change.
+        state: returns what remembers all that a replay may change.
 
     Attributes:
-        refused: no segment is kept.
+        refused: segments that are not replayed: here none.
         step: number of the step that runs, for the differences.
-        faults: replays that differ, in the order of backward; one that raises is one.
+        faults: replays that differ or raise, in the order of backward.
     """
 
     def __init__(self, state: Callable[[], Sandbox]) -> None:
@@ -67,7 +67,7 @@ class Comparing:
         self.state = state
 
     def begin(self) -> None:
-        """Need nothing of a forward."""
+        """Do nothing as a forward begins."""
 
     def replayer(self, segment: int) -> _Compared:
         """Return what replays the next frame of a segment."""
@@ -83,7 +83,7 @@ class _Compared(Plain):
 
     @private.never_compiled
     def saves(self, slot: Slot, tensor: torch.Tensor) -> None:
-        if tensor.dtype is not torch.uint8 or tensor.dim() != 1:  # a kernel's workspace, which it need not fill
+        if tensor.dtype is not torch.uint8 or tensor.dim() != 1:  # else a workspace, which its kernel need not fill
             observed = Observed("replay", slot.frame.calls[-1].key, tensor).kept()
             self._dropped[slot] = _Dropped(observed, private.saving_node(), tensor.requires_grad)
 
@@ -109,7 +109,7 @@ class _Again:
         """Replay the frame; return what it raised."""
         try:
             self._make().run()
-        except Exception as error:  # told as a fault, and raised by the first replay
+        except Exception as error:  # reported as a fault, and raised again after the first replay
             return error
         return None
 
@@ -133,12 +133,12 @@ class _Again:
         return Difference(kind="replay", name=next(missing, self._last_key), step=self._step, what=what)
 
     def _attentions(self) -> set[int]:
-        """Return the numbers of attention's nodes in the frame: behind the one for which backward replays it."""
+        """Return the numbers of the attention nodes in the frame, found from the node for which backward replays it."""
         since = min((each.node for each in self._dropped.values()), default=0)
         return attentions([private.running_node()], since)
 
     def repeats(self, state: Callable[[], Sandbox]) -> bool:
-        """Whether replays from one visible state agree, or change something visible that nobody can put back."""
+        """Whether replays from one visible state agree; or change something visible that cannot be put back."""
         first = [(slot, slot.value, slot._version) for slot in self._dropped]
         before = state()
         outcomes: list[tuple[str, list[Observed]]] = []
@@ -155,6 +155,6 @@ class _Again:
             same = not any(compare(self._step, [one], [two]) for one, two in zip(outcomes[0][1], made, strict=True))
             agree = outcomes[0][0] == str(error) and same
         before.restore()
-        for slot, value, version in first:  # what backward goes on with
+        for slot, value, version in first:  # backward goes on with the first replay
             slot.value, slot._version = value, version
         return agree

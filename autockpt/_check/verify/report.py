@@ -60,29 +60,29 @@ class Verification(
         segments: how many segments the plan has.
         replays: how many times one of them ran again, in all steps.
         not_replayed: the segments that never did, by their calls.
-        not_met: units of the others, to keep or to skip, that forward never came to.
+        not_met: units, to keep or to skip, of the other segments that forward never came to.
         compared: how many tensors were compared, by kind, in all steps.
         differences: between plain and planned run, in the order of the step.
         plain_differences: between plain runs, in the order of the step.
-        wrong_replays: what replays made otherwise than their forwards did, by the plan's fault: the calls cannot be
-            repeated exactly. Looked for where the planned steps are not the plain ones.
+        wrong_replays: what replays made differently from their forwards, if the plan is to blame: these calls cannot be
+            repeated exactly. Looked for only if the planned steps differ from the plain ones.
         asked: the budget that the plan was made for, where it is text; else empty.
-        budget_bytes: what the plan keeps to, as it predicts; None for a plan by hand.
-        planned_plain_peak_bytes: peak of the plain step that the plan was made for, as it predicts that, the step of
+        budget_bytes: the budget that the plan keeps to, as it predicts; None for a plan by hand.
+        planned_plain_peak_bytes: the plan's prediction for the peak of the plain step that it was made for, the step of
             its optimizer included; None for a plan by hand.
-        planned_peak_bytes: that of its planned step.
+        planned_peak_bytes: the same for the planned step.
         predicted_plain_peak_bytes: peak of the plain step that was measured, predicted from a recording of it; None
             for a plan by hand, and where it cannot be recorded.
-        predicted_peak_bytes: that of the same step under the plan.
-        measured_plain_peak_bytes: peak of one forward and backward, with parameters, buffers, batch, the state of the
-            optimizer, and gradients that were there before where the plan is for such steps; None where it was not
-            measured.
-        measured_peak_bytes: that under the plan.
-        optimizer_bytes: of that state, in both.
+        predicted_peak_bytes: the same under the plan.
+        measured_plain_peak_bytes: measured peak of one forward and backward. It includes parameters, buffers, the
+            batch, the state of the optimizer, and, if the plan is for steps that begin with gradients, those too. None
+            if it was not measured.
+        measured_peak_bytes: the same under the plan.
+        optimizer_bytes: bytes of the optimizer's state that both measured peaks include.
         predicted_plain_seconds: seconds of the plain step, as the plan has them.
-        predicted_seconds: those of the planned step.
+        predicted_seconds: the same for the planned step.
         measured_plain_seconds: seconds of one forward and backward.
-        measured_seconds: those under the plan.
+        measured_seconds: the same under the plan.
         error: what the planned step raised and the plain one did not; None if nothing.
         notes: what could not be put back between the runs.
     """
@@ -138,9 +138,10 @@ class Verification(
 
     @property
     def over_noise(self) -> float | None:
-        """How many times as far, at most, the planned run is from the plain one as plain runs are from one another.
+        """Difference of the planned run from the plain one over that of plain runs from one another: the highest ratio.
 
-        Over the tensors that differ in both; None if there are none. Far above 1 the plan is suspect after all.
+        Taken over the tensors that differ in both; None if there are none. If it is far above 1, the plan is suspect
+        after all.
         """
         noise: dict[tuple[str, str], float] = {}
         for each in self.plain_differences:

@@ -1,4 +1,4 @@
-"""`verify`: which runs are made, from which state, and what they prove."""
+"""`verify`: which steps run, from which state, and what that proves."""
 
 from __future__ import annotations
 
@@ -61,30 +61,30 @@ def verify(
 ) -> Verification:
     """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
 
-    Of several models under one plan a step is what the loop does with them: `step`. The plain step runs twice, so that
-    what it does not repeat itself is not blamed on the plan; where the planned step differs, replays are held against
-    what forward dropped. Then the step is recorded, so that the plan's peak is predicted of the very step that is
-    measured, and peaks and seconds of both are measured. Everything is put back. Copies of the state, and one plain
-    run's outputs and gradients, wait on the host.
+    For several models under one plan, `step` says what the loop does with them. The plain step runs twice: if it does
+    not repeat itself, the plan is not blamed for that. If the planned step differs, replays are compared with what
+    forward dropped. Then the step is recorded, so that the plan's peak is predicted for the very step that is measured,
+    and the peaks and seconds of both steps are measured. Everything is put back. Copies of the state, and of one plain
+    run's outputs and gradients, are held on the host.
 
     Backward runs outside autocast; no optimizer runs, nor do hooks that run after a gradient was accumulated.
 
     Args:
         model: in the mode (train or eval) in which it will train; its plain step has to fit into memory. Or several, as
             `apply` takes them.
-        inputs: one batch: a tuple is passed positionally, a mapping by keyword; to `step`, where several models are
-            given.
+        inputs: one batch: a tuple is passed positionally, a mapping by keyword; to the model, or to `step`.
         step: for several models, and only for them: is given the batch, calls the models, and returns the loss.
         plan: the plan to check; without it, and without a budget, the one that is applied to the model.
         budget: check the plan that `solve` chooses for this budget; `apply` may choose another.
         max_overhead: check the plan that `solve` chooses for this recompute overhead.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients, and the plan for a budget is made as by `apply`.
-        optimizer: its state counts, in a plan for a budget its step as well: one of ``torch.optim``, or the name of
-            its class. Without it, those that were seen to train a model which `apply` holds to a budget.
+        optimizer: an optimizer of ``torch.optim``, or the name of its class. Its state counts; in a plan for a budget
+            its step does too. Without it, the optimizers count that were seen to train a model which `apply` holds to a
+            budget.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         steps: how many steps to run one after the other; buffers and generators go on from step to step.
-        keep: patterns of calls that must not run again, not with a plan; see `solve`.
+        keep: patterns of calls that must not run again, for a budget or overhead only; see `solve`.
         recompute: patterns of calls that must run again.
 
     Returns:
@@ -92,7 +92,8 @@ def verify(
 
     Raises:
         AutockptError: as `apply` and `solve` raise it.
-        NotApplicable: several models are given without `step`, or one with it; or some of several that have one plan.
+        NotApplicable: several models are given without `step`, or one with it; or only some of the models that share a
+            plan.
         BudgetError: more than one of plan, budget and overhead is given, or none and no plan is applied.
         ProfilingError: forward or the loss fails on the batch, which leaves the model as it was.
         Exception: whatever else the plain step raises.
@@ -168,7 +169,7 @@ class Runs:
             uninstall(self.step.model)
 
     def outcomes(self) -> Iterator[list[Observed]]:
-        """Run the steps, in a context of their own: what they set in a `ContextVar` goes with it."""
+        """Run the steps in a context of their own, so that nobody else sees what they set in a `ContextVar`."""
         context = copy_context()
         for _ in range(self.steps):
             yield context.run(observe, self.step, self.sandbox)
@@ -217,7 +218,7 @@ def _verify(runs: Runs, standing: LoopState) -> Verification:
 
 
 def _verdict(*, blamed: bool, noisy: bool, replayed: bool) -> Verdict:
-    """Return the verdict on a plan that is to blame for a difference or not, whose plain step repeats or not."""
+    """Return the verdict on a plan: `blamed` for a difference, `noisy` if the plain step does not repeat itself."""
     if blamed:
         return "different"
     if noisy:
@@ -226,12 +227,12 @@ def _verdict(*, blamed: bool, noisy: bool, replayed: bool) -> Verdict:
 
 
 def _moves(plan: Plan) -> bool:
-    """Whether a plan has what some calls save wait elsewhere; of them nothing runs again."""
+    """Whether a plan moves what some calls save off the device; nothing of these calls runs again."""
     return any(segment.offload == "saved" for segment in plan.segments)
 
 
 def _run_plain(runs: Runs, plain: Sequence[Sequence[Observed]], noise: list[Difference]) -> None:
-    """Run the plain steps again, and note what differs and is not known to."""
+    """Run the plain steps again, and add the differences that are new to `noise`."""
     known = {difference.key for difference in noise}
     runs.sandbox.restore()
     noise += [each for each in runs.differences(plain) if each.key not in known]
@@ -240,7 +241,7 @@ def _run_plain(runs: Runs, plain: Sequence[Sequence[Observed]], noise: list[Diff
 def _run_planned(
     runs: Runs, plain: Sequence[Sequence[Observed]]
 ) -> tuple[list[Difference], str | None, list[tuple[str, ...]]]:
-    """Run the planned steps; return what differs, what they raised, and by replay the keys of what it came to."""
+    """Run the planned steps; return the differences, the error if any, and the keys that each replay came to."""
     found: list[Difference] = []
     error = None
     with runs.planned(), watching_replays(runs.step.model) as replayed:
@@ -255,11 +256,11 @@ def _run_planned(
 
 
 def _faults(runs: Runs) -> list[Fault]:
-    """Run the planned steps again, up to the first whose replays do not make what was dropped; return those."""
+    """Run the planned steps again, up to the first whose replays do not make what was dropped; return these."""
     step, outcomes = runs.step, runs.outcomes()
     state = partial(Sandbox, step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss)
     comparing = Comparing(state)
-    with runs.planned(comparing), suppress(Exception):  # as the planned run before, which has told it
+    with runs.planned(comparing), suppress(Exception):  # the planned run before has reported it
         while comparing.step < runs.steps and not comparing.faults:
             comparing.step += 1
             next(outcomes)
@@ -275,7 +276,7 @@ def _is_to_blame(differences: Sequence[Difference], error: str | None, noise: Se
 
 
 def _never_met(model: torch.nn.Module, plan: Plan, replayed: Collection[str]) -> dict[str, Any]:
-    """Find segments that never ran again, and in the others units to which forward never came."""
+    """Find segments that never ran again, and units of the other segments that forward never came to."""
     first = {id(module): name for name, module in model.named_modules()}
     canonical = {name: first[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
     segments: list[str] = []

@@ -1,4 +1,4 @@
-"""What comes into the runs of a row of siblings from outside: the bytes of all their boundaries, in one pass.
+"""The boundary bytes of every run in a row of siblings, in one pass.
 
 row         a ──x──▶ b ──y──▶ c        x comes into the runs that begin at b or c, where b or c is given it,
                 └───────x─────┘        but into none that begins at a, which returned it
@@ -15,12 +15,13 @@ from .profile_index import Index, Ints
 
 
 def entering_bytes(index: Index, row: Sequence[int]) -> Iterator[Ints]:
-    """Yield for each place of a row the bytes of the boundary of the run that begins at each place and ends there.
+    """Yield, for each last place of a run in a row, the boundary bytes of the runs from each first place to it.
 
-    From left to right, and always the same array: what is past the end is 0. O(arguments), and what they span.
+    Goes from left to right. The same array is yielded each time; past the last place it is 0. O(arguments), each times
+    the places that it changes.
     """
     place_of: dict[int, int] = {}
-    # By tensor, the places at which runs begin that it comes into: apart from one another, first and last.
+    # By tensor: the first places of the runs that it comes into, as intervals (first, last) that do not overlap.
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     into = np.zeros(len(row), np.int64)
     for last, node in enumerate(row):
@@ -28,7 +29,7 @@ def entering_bytes(index: Index, row: Sequence[int]) -> Iterator[Ints]:
             tensor = argument.tensor
             if tensor < 0:
                 continue
-            # It comes from outside until a call that returned it is a member too.
+            # It comes from outside only if the run begins after every call that returned it.
             low = max((place_of.get(source, -1) for source in argument.sources), default=-1) + 1
             own, begin, stop = spans[tensor], low, last + 1
             while own and own[-1][1] >= low:

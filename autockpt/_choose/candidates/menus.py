@@ -15,13 +15,13 @@ from .effects import PlannedReplay, replay_of
 from .profile_index import Index, Members
 
 MOST_FUNCTIONS = 400
-"""A call with more is no block; its menu would take too long."""
+"""A call with more functions is no block, and its menu would take too long."""
 
 
 def partial_replays(index: Index, calls: Sequence[int], deadline: Deadline = NEVER) -> tuple[list[PlannedReplay], bool]:
-    """Find the ways worth having to recompute a part of each of some module calls, and to keep or skip the rest.
+    """Find ways, worth having, to recompute a part of a module call and to keep or skip the rest of it.
 
-    As far as time goes; returns whether it sufficed, as well.
+    Returns what is found until the deadline, and whether that is everything.
     """
     alike: dict[tuple[object, ...], list[int]] = {}
     functions, found = index.profile.functions, list[PlannedReplay]()
@@ -48,7 +48,7 @@ def partial_replays(index: Index, calls: Sequence[int], deadline: Deadline = NEV
 
 
 def _fates(index: Index, call: int, functions: Sequence[int]) -> frozenset[tuple[int, int]]:
-    """Which results of a call's functions are changed outside it, by place; calls of one signature may differ in it."""
+    """Which results of a call's functions are changed outside the call, by place. Alike calls may differ in this."""
     return frozenset(
         (f - call, number)
         for f in functions
@@ -58,7 +58,7 @@ def _fates(index: Index, call: int, functions: Sequence[int]) -> frozenset[tuple
 
 
 def state_flow(index: Index, members: Members) -> tuple[list[int], Dataflow] | None:
-    """State a run as units and items, with the functions that are units, by node.
+    """Return the functions of a run that are units, by node, and the run as a dataflow.
 
     None where something in the run is no torch function, or changes an argument.
     """
@@ -83,7 +83,7 @@ def state_flow(index: Index, members: Members) -> tuple[list[int], Dataflow] | N
     for f in nodes:
         makes = [item(tensor) for tensor in (*index.makes(f), *index.writes.get(f, ()))]
         keepable = index.is_keepable(f) and index.is_inside(f, members)
-        if not keepable:  # nor can it be left out: it runs in every replay
+        if not keepable:  # a saved item that cannot be held forces it to run in every replay
             makes.append(len(items))
             items.append(Item(bytes=0, saved=True))
         units.append(
@@ -101,14 +101,14 @@ def state_flow(index: Index, members: Members) -> tuple[list[int], Dataflow] | N
 
 
 def _items(index: Index, members: Members, functions: Sequence[int]) -> Callable[[int], Item]:
-    """Return what states a tensor of a run as an item."""
+    """Return a function that describes a tensor of a run as an item."""
     profile, saves = index.profile, index.profile.saves
     inside = index.saves_of(members)
     saved = {saves.tensor[i] for i in inside if saves.unpack[i] < profile.ticks}
-    # It costs nothing to hold arguments, and what others hold until the replay.
+    # Holding costs nothing for arguments, and for tensors that something else holds until the replay.
     replay = min((saves.unpack[i] for i in inside), default=profile.ticks)
     held = {*index.boundary(members), *(t for t in saved if t >= 0 and index.natural[t] > replay)}
-    # A unit hands out all of its results or none, so that where one is changed others cannot be had from it.
+    # A kept unit hands out all of its results or none. So if one of them is changed, the others cannot be had either.
     changed = {t for f in functions for t in index.makes(f) if index.is_changed_outside(t, members)}
     gone = {t for f in functions if not changed.isdisjoint(index.makes(f)) for t in index.makes(f)}
     gone &= changed.union(*(index.reads(f) for f in functions))

@@ -1,12 +1,13 @@
-"""When a segment is replayed, and until when each replay's tensors stand, where backward passes keep their graph.
+"""When a segment is replayed, and how long the replayed tensors live, if backward passes keep their graph.
 
     backward 1, which keeps its graph          backward 2
     ├── replay ── a, b read and gone ──────────┼── replay ── a, b ─── released
                   c not read: it waits ────────┼──────────── c read ─ released
 
-A tensor that is read in a pass which keeps its graph (``retain_graph``) goes with the node that has read it: the next
-pass replays. Where nodes that the pass itself makes hold it (``create_graph``), it stands as long as they do. One that
-is not read in it waits for the next pass. Elsewhere it stands until autograd lets it go.
+In a pass that keeps its graph (``retain_graph``), a replayed tensor is freed once the node that reads it is done; the
+next pass replays again. If nodes that the pass itself makes hold it (``create_graph``), it lives as long as they do. A
+tensor that the pass does not read is kept for the next pass. In any other pass, a tensor lives until autograd releases
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Passes:
     """The backward passes of a step.
 
     Args:
-        profile: of the step.
+        profile: the profile of the step.
 
     Attributes:
         keeping: by pass, whether it kept its graph.
@@ -32,7 +33,7 @@ class Passes:
         self._again: dict[int, list[int]] = {}
         for save, tick in profile.rereads:
             self._again.setdefault(save, []).append(tick)
-        released: dict[int, int] = {}  # by tensor; what holds it longer than its saves is part of the plain step
+        released: dict[int, int] = {}  # by tensor; what else holds it longer is part of the plain step
         for tensor, tick in zip(self._saves.tensor, self._saves.release, strict=True):
             released[tensor] = max(released.get(tensor, 0), tick)
         self._lasts: dict[tuple[int, int], int] = {}
@@ -43,9 +44,9 @@ class Passes:
         self.keeping = [self._keeps(number) for number in range(len(self._begins) + 1)]
 
     def fills(self, slots: Sequence[int]) -> dict[int, dict[int, int]]:
-        """Return what each replay of a segment fills, by its tick: saves, each with the tick until which it stands.
+        """Return, by tick of each replay of a segment, the saves that it fills, each with the tick it ends at.
 
-        In order; nothing where backward reads none of them. O(saves × backward passes).
+        In order; empty if backward reads none of the saves. O(saves × backward passes).
 
         Args:
             slots: the saves that a replay of the segment can fill.
@@ -67,9 +68,10 @@ class Passes:
         return found
 
     def _until(self, save: int, filled: int) -> int:
-        """Return until when a save stands that is filled at a tick: until a pass that keeps its graph has read it.
+        """Return the tick until which a save lives that a replay fills at tick `filled`.
 
-        Or until what that pass made of it is gone.
+        That is when a pass that keeps its graph has read it, or later, when the nodes that the pass made of it are
+        gone. If no such pass reads it, that is when autograd releases it.
         """
         read = min((r for r in self.reads(save) if r >= filled and self.keeping[self.at(r)]), default=-1)
         if read < 0:
@@ -85,7 +87,7 @@ class Passes:
         return bisect.bisect_right(self._begins, tick)
 
     def read_over(self, tick: int, save: int) -> int:
-        """Return the tick by which the node is done that read a save: the next one reads then, or the pass is over."""
+        """Return the tick by which the node that read a save is done: the next node reads, or the pass ends."""
         ends = (*self._begins, self._ticks)[self.at(tick)]
         op = self._saves.op[save]
         for place in range(bisect.bisect_right(self._reads, (tick, save)), len(self._reads)):
@@ -95,6 +97,6 @@ class Passes:
         return ends
 
     def _keeps(self, number: int) -> bool:
-        """Whether nothing that a pass reads goes before its last read: else each node lets go of it."""
+        """Whether a pass kept its graph: it released nothing before its last read. Else each node releases."""
         read = [(tick, i) for tick, i in self._reads if self.at(tick) == number]
         return bool(read) and min(self._saves.release[i] for _, i in read) > read[-1][0]

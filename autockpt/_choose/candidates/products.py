@@ -1,4 +1,4 @@
-"""Which operators multiply matrices or convolve: what costs most of a step, and what OpenAI's "speed" never repeats."""
+"""Operators that multiply matrices or convolve: most of a step's time, and what OpenAI's "speed" never repeats."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PRODUCTS = frozenset((
     "rnn_tanh", "rnn_relu",
 ))
 # fmt: on
-"""Operators by name, and the functions that stand for theirs where a profile could not tell them apart."""
+"""Names of operators, and of functions where a profile has no operators of their own."""
 
 PARTS = ("conv", "attention", "attn", "_rnn")
-"""What names of other such operators contain: ``cudnn_convolution``, ``_scaled_dot_product_flash_attention``."""
+"""Parts of the names of further such operators: ``cudnn_convolution``, ``_scaled_dot_product_flash_attention``."""
 
 
 def multiplies(operator: str) -> bool:

@@ -18,7 +18,7 @@ from .products import multiplies
 from .tree import Given, make_tree, number_calls
 
 CASTS = "aten._to_copy."
-"""How the name begins of the operator that casts."""
+"""Prefix of the name of the operator that casts."""
 
 Ints = npt.NDArray[np.int64]
 Members = tuple[int, ...]
@@ -36,7 +36,7 @@ class Index:
         children: by node, the calls that it makes.
         functions: by torch function of the profile, its node; in ascending order.
         refused: why a node cannot run again, by node.
-        lonely: why a call can be in no run with others, by node.
+        lonely: why a call cannot be in a run with other calls, by node.
         refused_results: why the results of a function cannot be handed out by a replay, by node.
         bytes: by tensor, its size.
         birth: by tensor, the tick of its allocation.
@@ -47,7 +47,7 @@ class Index:
         operating: nodes that ran operators other than views.
         seconds: by node, forward seconds, those of a module call the median over identical ones.
         changing: module calls that change buffers.
-        foreign: module calls with operators outside any torch function: of a custom autograd function.
+        foreign: module calls that run operators outside any torch function, as a custom autograd function does.
         multiplying: nodes that multiply matrices or convolve.
     """
 
@@ -121,7 +121,7 @@ class Index:
 
     @functools.cached_property
     def casts(self) -> frozenset[int]:
-        """Tensors that are casts of what is older than the step, such as those of weights under autocast."""
+        """Tensors that are casts of tensors older than the step, such as casts of weights under autocast."""
         ops = self.profile.ops
         casts = (i for i, name in enumerate(ops.name) if name.startswith(CASTS) and not ops.reads[i])
         return frozenset(tensor for i in casts for tensor in ops.makes[i])
@@ -136,13 +136,13 @@ class Index:
 
     @functools.cached_property
     def bytes_of(self) -> list[int]:
-        """`bytes` as Python's own numbers, which are five times as fast to add one by one."""
+        """`bytes` as a list of Python ints, which are five times as fast to add one by one."""
         found: list[int] = self.bytes.tolist()
         return found
 
     @functools.cached_property
     def births(self) -> list[int]:
-        """`birth_node` as Python's own numbers."""
+        """`birth_node` as a list of Python ints."""
         found: list[int] = self.birth_node.tolist()
         return found
 
@@ -168,23 +168,23 @@ class Index:
         return not functions.reads[f]  # else it reads values: `item`
 
     def is_keepable(self, function: int) -> bool:
-        """Whether a replay can do without running a torch function."""
+        """Whether a replay can leave out a torch function."""
         functions, f = self.profile.functions, self.nodes[function].function
         return not (functions.alias[f] or functions.mutates[f] or function in self.refused_results)
 
     def is_inside(self, function: int, members: Members) -> bool:
-        """Whether a function is of the code of the members' own modules; one handed to them may be called there too."""
+        """Whether a function is called by a member's module or one inside it, and not by one handed to a member."""
         caller, *owners = (self.nodes[n].key.rpartition("#")[0] for n in (self.nodes[function].parent, *members))
         return any(not owner or f"{caller}.".startswith(f"{owner}.") for owner in owners)
 
     def _slices(self, members: Members, nodes: list[int]) -> Iterator[slice]:
-        """Where the members stand among nodes in ascending order."""
+        """Yield, by member, the slice of `nodes`, which ascend, that lies in it."""
         for member in members:
             low = bisect.bisect_left(nodes, member)
             yield slice(low, bisect.bisect_left(nodes, self.nodes[member].stop, low))
 
     def within(self, members: Members, nodes: list[int]) -> list[int]:
-        """Those of some nodes, in ascending order, that lie in the members: what is between them is left out."""
+        """Those of `nodes`, which ascend, that lie in the members. Nodes between the members are left out."""
         return [node for part in self._slices(members, nodes) for node in nodes[part]]
 
     def saves_of(self, members: Members) -> list[int]:
@@ -240,7 +240,7 @@ class Index:
         return len(nodes) > len(self.within(members, nodes))
 
     def boundary(self, members: Members) -> dict[int, None]:
-        """Tensors that come into the run from outside, the caller's own code between its calls included."""
+        """Tensors that come into a run from outside; the caller's own code between the members is outside too."""
         return dict.fromkeys(
             argument.tensor
             for member in members
@@ -268,20 +268,20 @@ class Index:
         return ""
 
     def begins(self, node: int, tick: int) -> bool:
-        """Whether a call does anything before a tick.
+        """Whether a call has done anything before a tick.
 
-        Operators save their arguments before they run, and their results after: a torch function that has borne nothing
-        yet, and writes into nothing else, has not run.
+        Operators save their arguments before they run, and their results after: a torch function that has allocated
+        nothing yet, and changes nothing older in place, has not run.
         """
         call, functions = self.nodes[node], self.profile.functions
         if call.function < 0 or not call.enter < tick < call.exit:
             return call.enter < tick
-        bears = np.searchsorted(self.birth, call.enter) < np.searchsorted(self.birth, tick)
-        return bool(bears) or functions.alias[call.function] or functions.mutates[call.function]
+        allocates = np.searchsorted(self.birth, call.enter) < np.searchsorted(self.birth, tick)
+        return bool(allocates) or functions.alias[call.function] or functions.mutates[call.function]
 
     @functools.cached_property
     def partial_seconds(self) -> dict[tuple[int, int], float]:
-        """Median over identical module calls of the time from their begin to the last save inside, by call and save."""
+        """Median over identical module calls of the seconds from their begin to the last save, by call and save."""
         saves = self.profile.saves
         groups: dict[tuple[str, int], list[tuple[int, int, float]]] = defaultdict(list)
         for number in self.call_nodes:

@@ -1,4 +1,4 @@
-"""How much of what a replay bears is alive at once."""
+"""How many bytes of what a replay allocates are alive at once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def replay_peak(
     dead: list[int],
     twice: Mapping[int, Mapping[int, Copies]],
 ) -> int:
-    """Highest level of what a replay bears, up to the last save.
+    """Highest level of what a replay allocates, up to the last save.
 
-    What functions make that are left `alone` is not borne. Restored tensors stay; a member's output stays until the
-    last member that takes it has run, but for those that take what is held of it instead, where it stands `twice`; what
-    was saved by `dead` saves, of a part of the graph that died in forward, as long as the replay has that part;
-    everything else dies as it did in forward.
+    Functions that are left `alone` allocate nothing. Restored tensors stay to the end. A member's output lives until
+    the last member that takes it has run; if it exists `twice`, members that take the held copy do not count. The
+    tensors of `dead` saves belong to a part of the graph that was freed in forward: they live as long as the replay has
+    that part. Everything else dies as it did in forward.
     """
     copies = sum(index.bytes_of[tensor] for tensor, maker in restored if maker >= 0)
     saves = index.profile.saves
@@ -58,7 +58,7 @@ def _until_taken(
     position: Mapping[int, int],
     death: Ints,
 ) -> None:
-    """Have what members return live until the last of them that takes it has run."""
+    """Set the death of what members return: it lives until the last member that takes it has run."""
     nodes = index.nodes
 
     def is_made(tensor: int, member: int) -> bool:
@@ -75,7 +75,7 @@ def _until_taken(
 
 
 def _graph_ends(index: Index, members: Members) -> dict[int, int]:
-    """By member, the tick until which results in the replay can lead back to what it saved: its own and its takers'."""
+    """By member, the tick until which its graph lives in the replay: it, and all that take its results, have run."""
     ends = {member: index.nodes[member].exit for member in members}
     for member in reversed(members):
         for argument in index.nodes[member].arguments:

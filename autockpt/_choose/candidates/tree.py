@@ -18,9 +18,13 @@ from ..._data.tables import ArgumentRecord, CallRecord
 
 
 class Given(NamedTuple):
-    """What came into a call: a tensor, whether it was changed in place later, and the nodes that returned it as it is.
+    """One argument of a call; see `ArgumentRecord`.
 
-    Also whether it has a graph, as far as that is known. See `ArgumentRecord`.
+    Attributes:
+        tensor: index of the tensor, -1 for one that is older than the step.
+        mutated: whether it was changed in place after the call began.
+        sources: the nodes that returned this very object, unchanged since.
+        graph: whether gradients flow through it; also True if that is not known.
     """
 
     tensor: int
@@ -40,8 +44,8 @@ class Node(NamedTuple):
         exit: tick at which it ended.
         arguments: what came in, parameters and buffers left out.
         outputs: tensors of this step that went out.
-        draws: whether a random generator moved.
-        record: the module call; that of the caller where it is a function.
+        draws: whether the state of a random generator changed.
+        record: the module call; for a function, that of its caller.
         function: its row in the table of functions, -1 where it is a module call.
     """
 
@@ -58,7 +62,7 @@ class Node(NamedTuple):
 
 
 def number_calls(profile: Profile) -> tuple[list[int], list[int]]:
-    """Return the node of each call, and of each torch function: both tables are in the order of their begins."""
+    """Return the node of each call, and of each torch function. Both tables are sorted by when their rows began."""
     entered, begun = [call.enter for call in profile.calls], profile.functions.enter
     calls = [i + bisect.bisect_left(begun, enter) for i, enter in enumerate(entered)]
     return calls, [f + bisect.bisect_right(entered, enter) for f, enter in enumerate(begun)]

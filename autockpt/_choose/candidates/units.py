@@ -1,4 +1,4 @@
-"""What a replay leaves alone: which torch functions are kept, and which skipped.
+"""What a replay does not run: which torch functions are kept, and which are skipped.
 
 functions     [c_attn] view [sdpa] [c_proj] [ln] [c_fc] gelu [down]      [ ] does not run again
                 skip         skip    keep    keep  keep        skip      keep: the rest of the replay reads its result
@@ -15,14 +15,14 @@ Units = tuple[int, ...]
 
 
 def kept_and_skipped(index: Index, members: Members, idle: Collection[int]) -> tuple[Units, Units]:
-    """Tell apart what is kept and what is skipped where some torch functions inside a run do not run again.
+    """Split the `idle` torch functions of a run, which do not run again, into kept and skipped ones.
 
     Functions that the replay never reaches and that save nothing are left out: to name them would cost host time for
     no benefit.
     """
     saves, inside = index.profile.saves, index.saves_of(members)
-    filled: dict[int, set[int]] = defaultdict(set)  # by node, what the replay makes of what it saved
-    end = 0  # of the replay, at the last slot
+    filled: dict[int, set[int]] = defaultdict(set)  # by node, those of its saved tensors that the replay makes
+    end = 0  # tick at which the replay ends: its last slot is filled
     for i in inside:
         node = index.save_nodes[i]
         if node not in idle or saves.tensor[i] in index.reads(node):
@@ -44,10 +44,10 @@ def kept_and_skipped(index: Index, members: Members, idle: Collection[int]) -> t
 
 
 def _ends_in(index: Index, inside: list[int], idle: Collection[int], end: int, filled: Mapping[int, set[int]]) -> int:
-    """Find the idle function in which a replay ends before that has done anything; -1 if it ends in no such one.
+    """Find the idle function in which the replay ends, before that function has done anything; -1 if there is none.
 
-    Frames may fill slots of tensors that are older than the step too, and cast weights anew for each function: what
-    saves such a tensor later, or a cast, does not end there.
+    Frames may also fill slots of tensors that are older than the step, and cast weights anew for each function. So the
+    replay does not end there if such an older tensor is saved later, or if the function saves a cast.
     """
     saves, nodes = index.profile.saves, index.save_nodes
     function = next((nodes[i] for i in inside if saves.pack[i] == end), -1)
