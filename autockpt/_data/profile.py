@@ -61,6 +61,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             was read stood: nodes that `create_graph` makes hold it.
         refusals: what cannot be replayed exactly, and why.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
+        world: the ranks on one of which it is, where it was recorded without the others.
         notes: what could not be seen or put back, in words.
     """
 

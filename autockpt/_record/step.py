@@ -14,7 +14,7 @@ from .._calls.values import decode, encode, tensors
 from .._data.errors import NotApplicable, ProfilingError
 from .._device import device_of
 from ..solvers.units import shown
-from .failing import BATCH, LOSS, described, described_batch, failing
+from .._calls.failing import BATCH, LOSS, described, described_batch, failing
 from .loss import assumed_loss
 
 Loss = Callable[[Any], torch.Tensor]
@@ -36,6 +36,7 @@ class TrainingStep:
         hooks: whether the model's own hooks run around its forward; they do not where the arguments are those that
             its forward was given, after its hooks.
         holds_outputs: whether outputs are held until backward is over, as where a loop still has a name for them.
+        by_backward: whether gradients come only by ``.backward()``, as those of units of FSDP2 do.
     """
 
     model: torch.nn.Module
@@ -48,6 +49,7 @@ class TrainingStep:
     source: torch.Tensor | None = None
     hooks: bool = True
     holds_outputs: bool = True
+    by_backward: bool = False
 
     def forward(self) -> tuple[Any, torch.Tensor]:
         """Run the model and the loss; return the outputs and the scalar.
@@ -103,7 +105,7 @@ class TrainingStep:
     def gradients(self, scalar: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run backward, outside autocast, without touching ``.grad`` or firing hooks that step an optimizer."""
         with _outside_autocast(self.device):
-            if private.has_reentrant_checkpoint(scalar):
+            if self.by_backward or private.has_reentrant_checkpoint(scalar):
                 return self._gradients_by_backward(scalar)
             return torch.autograd.grad(scalar, self.leaves, allow_unused=True)
 
