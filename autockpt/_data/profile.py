@@ -66,6 +66,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     """
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
+    RARE: ClassVar[tuple[str, ...]] = ("world",)
 
     def __post_init__(self) -> None:
         validate(self)

@@ -30,8 +30,8 @@ from .._watch.marks import SeenStep
 from .._watch.routing import Given, routed_operators, tensors_in
 from .._watch.storage_tape import StorageTape
 from .build import build_profile, static_bytes
-from .lifetimes import places
 from .left_over import nothing_left_over
+from .lifetimes import places
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step

@@ -1,6 +1,6 @@
 """A world of ranks that are not there, in one process: torch's fake process group, and a model of one of its ranks.
 
-    rank 0 of 8   gathers from nobody ─▶ a buffer of the right size ─▶ the same Python of FSDP2 as on eight ranks
+rank 0 of 8   gathers from nobody ─▶ a buffer of the right size ─▶ the same Python of FSDP2 as on eight ranks
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _rewrapped(tensor: Any, new: Callable[[Tensor], Tensor]) -> Any:
 
 @contextmanager
 def told_of_resizes(tell: Callable[[torch.UntypedStorage, int], None]) -> Iterator[None]:
-    """Tell of storages that Python gives another size, as FSDP2 does, inside the block: no operator does, so none tells.
+    """Tell of storages that Python gives another size inside the block, as FSDP2 does: no operator tells of that.
 
     Args:
         tell: is given the storage, and the bytes that it had.

@@ -13,7 +13,6 @@ from .. import _torch_private as private
 from .._device import AllocatorTape, Event
 from .routing import Given, routed_operators, tensors_in
 
-
 COLLECTIVES = ("c10d", "fsdp")
 """Namespaces of the operators that bring tensors from ranks to ranks, and of those that pack and unpack them."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest import mock
 
 import torch
 
@@ -14,13 +13,13 @@ from .._data.errors import NotApplicable, ProfilingError
 from ..solvers.units import shown
 
 OTHERS = (
-    "this process is rank {rank} of a process group of {ranks} ({backend}), and planning for {asked} ranks opens one of "
-    "its own in which the others are not there. Ask before init_process_group, or in a process by itself."
+    "this process is rank {rank} of a process group of {ranks} ({backend}), and planning for {asked} ranks opens one "
+    "of its own in which the others are not there. Ask before init_process_group, or in a process by itself."
 )
 
 
 @contextmanager
-def world_of(ranks: int) -> Iterator[None]:
+def world_of(ranks: object) -> Iterator[None]:
     """Make this process rank 0 of so many inside the block, the others of which are not there.
 
     A fake group of so many that the caller has opened stays.
@@ -42,10 +41,14 @@ def world_of(ranks: int) -> Iterator[None]:
         return
     # As a launcher says it: builds that ask for their device by LOCAL_RANK find one.
     told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks}", "LOCAL_WORLD_SIZE": f"{ranks}"}
-    with mock.patch.dict(os.environ, told):
-        private.open_fake_group(ranks)
-        try:
-            yield
-        finally:
-            if private.process_group():  # the build may have left it
-                private.close_group()
+    before = {name: os.environ.get(name) for name in told}
+    private.open_fake_group(ranks)
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
+        if private.process_group():  # the build may have left it
+            private.close_group()

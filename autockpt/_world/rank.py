@@ -47,7 +47,7 @@ NO_COLLECTIVES = "collectives take no time here: FSDP2 hides theirs as far as th
 
 @dataclass(frozen=True, slots=True)
 class OnRank:
-    """A model as rank 0 has it, with its batch and what is known of its training; arguments as of `autockpt.profile`."""
+    """A model as rank 0 has it, its batch, and what is known of its training; see `autockpt.profile`."""
 
     model: nn.Module
     inputs: object

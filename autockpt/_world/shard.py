@@ -1,10 +1,10 @@
 """FSDP2 for a model that shards nothing itself: its blocks, found by structure, and the root.
 
-    model           unit
-      embedding       of the root
-      layers
-        0 … 31        a unit each: siblings of one class, with layers inside
-      head            of the root
+model           unit
+  embedding       of the root
+  layers
+    0 … 31        a unit each: siblings of one class, with layers inside
+  head            of the root
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def _is_deep(module: nn.Module) -> bool:
 
 def shard(model: nn.Module, optimizers: Iterable[Optimizer] = ()) -> None:
     """Make units of FSDP2 of a model's blocks and of its root, over all ranks, and have optimizers train the shards."""
-    before = {name: parameter for name, parameter in model.named_parameters()}
+    before = dict(model.named_parameters())
     for each in (*blocks_of(model), model):
         private.shard(each)
-    shards = {id(before[name]): parameter for name, parameter in model.named_parameters()}
+    shards = {id(before[name]): parameter for name, parameter in model.named_parameters() if name in before}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["params"] = [shards.get(id(each), each) for each in group["params"]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -37,13 +37,18 @@ def batch(number: int = 0, rows: int = 8) -> Tensor:
 
 
 def shared(by: str, *, quiet: bool) -> nn.Module:
-    """Build it, wrapped or sharded by the user's own code, as `by` says: ``ddp``, ``ddp views`` or ``fsdp2``."""
+    """Build it, wrapped or sharded by the user's own code, as `by` says.
+
+    ``ddp``, also with ``views`` of gradients in its buckets; ``fsdp2``, also in ``bf16``, or with weights that
+    are ``kept`` whole from forward to backward.
+    """
     model = Writer()
     if by.startswith("ddp"):
         group = group_of_all([], quiet=True) if quiet else None
         return DistributedDataParallel(model, process_group=group, gradient_as_bucket_view="views" in by)
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if "bf16" in by else MixedPrecisionPolicy()
     for unit in (*model.gpt.transformer.h, model):
-        fully_shard(unit)
+        fully_shard(unit, mp_policy=policy, reshard_after_forward=False if "kept" in by else None)
         if quiet:
             unit.set_custom_all_gather(Gathers([]))
             unit.set_custom_reduce_scatter(Scatters([]))

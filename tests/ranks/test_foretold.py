@@ -15,7 +15,10 @@ from .conftest import Both
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
 
-@pytest.mark.parametrize("by", ["ddp", "ddp views", "fsdp2"])
+SWEPT = [pytest.param(by, marks=pytest.mark.sweep) for by in ("ddp views", "fsdp2 bf16", "fsdp2 kept")]
+
+
+@pytest.mark.parametrize("by", ["ddp", "fsdp2", *SWEPT])
 def test_a_rank_alone_foretells_what_two_real_ranks_hold(both: Both, by: str, tmp_path: Path) -> None:
     def build() -> object:
         return foretold.shared(by, quiet=False), foretold.batch(), lambda loss: loss
@@ -25,7 +28,6 @@ def test_a_rank_alone_foretells_what_two_real_ranks_hold(both: Both, by: str, tm
     path = tmp_path / "plan.json"
     plan.save(path)
     assert plan.segments
-    print(profile.static, profile.plain_peak_bytes, plan.peak_bytes, both("foretold.peaks", by=by), both("foretold.peaks", by=by, plan=str(path)))
     for each in both("foretold.peaks", by=by):
         assert abs(profile.plain_peak_bytes - each[-1]) <= 0.01 * each[-1]
     for each in both("foretold.peaks", by=by, plan=str(path)):
