@@ -49,7 +49,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     "autockpt fit gpt2-xl --gpu 24GB",
     "autockpt fit gpt2-xl --gpu rtx4090,a100-80gb,h100",
     "autockpt fit train.py:build --gpu rtx4090 --batch 4,8",
-    "autockpt fit train.py:build --gpu 24GB --ranks 8 --shard fsdp2",
+    "autockpt fit train.py:build --gpu 24GB --ranks 8",
 )
 @options.source
 @click.option(

@@ -70,8 +70,6 @@ def refuse_sharded(model: nn.Module) -> None:
     """
     found = units(model)
     for name, unit in found.items():
-        if private.lies_on_several(unit):
-            raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP2 over tensor parallelism"))
         if private.gathers_by_itself(unit):
             raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP2 with an all-gather of its own"))
         if private.is_offloaded(unit):

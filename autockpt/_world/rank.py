@@ -24,7 +24,7 @@ from .._data.tables import World
 from .._optimizer.memory import Optimizers, choose_optimizers
 from .._ranks.buckets import bucket_bytes
 from .._ranks.refuse import refuse_sharded
-from .._ranks.units import speaking_parameters, units
+from .._ranks.units import speaking_parameters, speaks, units
 from .._record.recorder import profiles_of_fakes
 from .._record.step import Loss
 from .shard import shard
@@ -72,8 +72,8 @@ def profiles_of_rank(made: OnRank, devices: Sequence[str | None], way: Way | Non
     """
     model = made.model
     refuse_sharded(model)
-    for name, _ in speaking_parameters(model):
-        raise NotApplicable(IN_PARALLEL.format(name))
+    if speaks(model):
+        raise NotApplicable(IN_PARALLEL.format(next((name for name, _ in speaking_parameters(model)), "the model")))
     for name, module in model.named_modules():
         if isinstance(module, DistributedDataParallel):
             if name:

@@ -1,4 +1,4 @@
-"""Two processes that train together, and a way to have both run a function: a hang fails, and says where each was."""
+"""Processes that train together, and a way to have all run a function: a hang fails, and says where each was."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ GROUP_SECONDS = 240
 
 
 class World:
-    """Two processes, which run one function after the other.
+    """Processes, which run one function after the other.
 
     Args:
         folder: where their process groups find each other, through files.
+        ranks: how many there are.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ranks: int = 2) -> None:
         context = multiprocessing.get_context("spawn")
         self._folder, self._works = folder, 0
-        self._asked: list[Any] = [context.Queue() for _ in range(2)]
+        self._asked: list[Any] = [context.Queue() for _ in range(ranks)]
         self._said: Any = context.Queue()
         self._processes = [
-            context.Process(target=_serve, args=(rank, asked, self._said), daemon=True)
+            context.Process(target=_serve, args=(rank, ranks, asked, self._said), daemon=True)
             for rank, asked in enumerate(self._asked)
         ]
         for process in self._processes:
             process.start()
 
     def run(self, module: str, name: str, **given: object) -> list[Any]:
-        """Have both ranks call a function of a module with the rank, and what is given; return what they return."""
+        """Have all ranks call a function of a module with the rank, and what is given; return what they return."""
         self._works += 1
         store = f"file://{self._folder}/store{self._works}"
         for asked in self._asked:
             asked.put((self._works, store, module, name, given))
         found: dict[int, Any] = {}
-        while len(found) < 2:
+        while len(found) < len(self._asked):
             try:
                 work, rank, error, value = self._said.get(timeout=TIMEOUT_SECONDS)
             except queue.Empty:
@@ -65,7 +66,7 @@ class World:
             process.join()
 
 
-def _serve(rank: int, asked: Any, said: Any) -> None:
+def _serve(rank: int, ranks: int, asked: Any, said: Any) -> None:
     import torch
     from torch import distributed
 
@@ -78,7 +79,7 @@ def _serve(rank: int, asked: Any, said: Any) -> None:
                 "gloo",
                 init_method=store,
                 rank=rank,
-                world_size=2,
+                world_size=ranks,
                 timeout=datetime.timedelta(seconds=GROUP_SECONDS),
             )
             try:

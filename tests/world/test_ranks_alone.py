@@ -217,6 +217,14 @@ def in_parallel() -> tuple[nn.Module, torch.Tensor]:
     return model, batch
 
 
+def in_both_ways() -> tuple[nn.Module, torch.Tensor]:
+    model, batch = plain()
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("shards", "layers"))
+    parallelize_module(model, mesh["layers"], {"first": ColwiseParallel()})
+    fully_shard(model, mesh=mesh["shards"])
+    return model, batch
+
+
 def wrapped_inside() -> tuple[nn.Module, torch.Tensor]:
     model, batch = plain()
     model.first = DistributedDataParallel(model.first)
@@ -226,6 +234,7 @@ def wrapped_inside() -> tuple[nn.Module, torch.Tensor]:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
+        (in_both_ways, "the model lies on several ranks .*tensor parallelism"),
         (in_parallel, "first.weight lies on several ranks .*tensor parallelism"),
         (wrapped_inside, "first is Distributed"),
     ],
