@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -262,3 +262,14 @@ def test_blocks_are_the_outermost_siblings_of_one_class() -> None:
 def test_a_world_is_left_after_an_error() -> None:
     with pytest.raises(KeyError), world_of(2):
         raise KeyError
+
+
+def test_shards_on_the_host_are_refused_by_name() -> None:
+    with world_of(2):
+        model, _ = sharded(offload_policy=CPUOffloadPolicy(pin_memory=False))
+        with pytest.raises(
+            NotApplicable, match=r"FSDPStack is a unit of FSDP2 whose shards lie on the host \(CPUOffloadPol"
+        ):
+            autockpt.apply(model, "8GB")
+    with pytest.raises(NotApplicable, match="CPUOffloadPolicy"):
+        autockpt.profile(lambda: sharded(offload_policy=CPUOffloadPolicy(pin_memory=False)), world_size=2)
