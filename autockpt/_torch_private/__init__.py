@@ -109,6 +109,7 @@ from .sharded import (
     has_rebuilt_buckets,
     is_distributed,
     is_offloaded,
+    kept_outputs,
     let_go,
     lies_on_several,
     like,

@@ -6,8 +6,8 @@ import datetime
 import faulthandler
 import importlib
 import multiprocessing
-import queue
 import traceback
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ class World:
         context = multiprocessing.get_context("spawn")
         self._folder, self._works = folder, 0
         self._asked: list[Any] = [context.Queue() for _ in range(ranks)]
-        self._said: Any = context.Queue()
+        # No queue: that leaves a thread in each rank, and while there are others nobody looks around in its memory.
+        ways = [context.Pipe(duplex=False) for _ in self._asked]
+        self._said: list[Any] = [reader for reader, _ in ways]
         self._processes = [
-            context.Process(target=_serve, args=(rank, ranks, asked, self._said), daemon=True)
-            for rank, asked in enumerate(self._asked)
+            context.Process(target=_serve, args=(rank, ranks, asked, writer), daemon=True)
+            for rank, (asked, (_, writer)) in enumerate(zip(self._asked, ways, strict=True))
         ]
         for process in self._processes:
             process.start()
@@ -45,13 +47,16 @@ class World:
             asked.put((self._works, store, module, name, given))
         found: dict[int, Any] = {}
         while len(found) < len(self._asked):
+            waiting = [reader for rank, reader in enumerate(self._said) if rank not in found]
+            ready: list[Any] = connection.wait(waiting, TIMEOUT_SECONDS)
             try:
-                work, rank, error, value = self._said.get(timeout=TIMEOUT_SECONDS)
-            except queue.Empty:
+                said = [reader.recv() for reader in ready]
+            except EOFError:
+                said = []
+            if not said:
                 self.close()
-                raise AssertionError(f"{name}: only {sorted(found)} came back: {found}") from None
-            if work == self._works:
-                found[rank] = (error, value)
+                raise AssertionError(f"{name}: only {sorted(found)} came back: {found}")
+            found.update((rank, (error, value)) for work, rank, error, value in said if work == self._works)
         errors = {rank: error for rank, (error, _) in found.items() if error}
         assert not errors, "\n".join(f"rank {rank}: {error}" for rank, error in sorted(errors.items()))
         return [value for _, (_, value) in sorted(found.items())]
@@ -86,6 +91,6 @@ def _serve(rank: int, ranks: int, asked: Any, said: Any) -> None:
                 value = getattr(importlib.import_module(module), name)(rank, **given)
             finally:
                 distributed.destroy_process_group()
-            said.put((work, rank, "", value))
+            said.send((work, rank, "", value))
         except BaseException:
-            said.put((work, rank, traceback.format_exc(), None))
+            said.send((work, rank, traceback.format_exc(), None))
