@@ -90,18 +90,14 @@ def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share:
 def test_four_ranks_that_share_layers_and_shards_keep_to_their_budget(
     four: Both, share: float, accumulate: int
 ) -> None:
-    """FSDP2 over tensor parallelism: weights are DTensors while they are gathered, too.
-
-    Four processes wait for each other long enough that a thread of gloo's now and then ends a tensor, which no profiler
-    sees: of the planned steps, which are all alike, the least is what was held.
-    """
+    """FSDP2 over tensor parallelism: weights are DTensors while they are gathered, too."""
     shared = Shared(by="fsdp over tp")
     found = four("kept", share=share, shared=shared, accumulate=accumulate)
     refuse_wrong(found, shared)
     for each in found:
         assert each["segments"] == found[0]["segments"] != []
-        held = min(each["peaks"][-3:])
-        assert held <= each["predicted"] <= min(each["budget"], 1.01 * held)
+        assert max(each["peaks"]) <= each["budget"]
+        assert each["peaks"][-1] <= each["predicted"] <= 1.01 * each["peaks"][-1]
 
 
 HYBRID = pytest.param(Shared(by="fsdp", units="hybrid", quiet=False), marks=pytest.mark.sweep)
