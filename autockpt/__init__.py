@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ._data.plan import Plan as Plan, Refusal as Refusal, Segment as Segment
     from ._data.profile import Profile as Profile
     from ._data.timeline import MemoryStep as MemoryStep, MemoryTimeline as MemoryTimeline, PeakParts as PeakParts
-    from ._record import profile as profile
+    from ._world import profile as profile
     from ._train.apply import apply as apply, plan_of as plan_of, remove as remove
     from ._tell.report import Report as Report, report as report
     from ._frames.thread import is_recomputing as is_recomputing
@@ -73,7 +73,7 @@ _HOME = {
     "_data.plan": ("Plan", "Refusal", "Segment"),
     "_data.profile": ("Profile",),
     "_data.timeline": ("MemoryStep", "MemoryTimeline", "PeakParts"),
-    "_record": ("profile",),
+    "_world": ("profile",),
     "_train.apply": ("apply", "plan_of", "remove"),
     "_tell.report": ("Report", "report"),
     "_frames.thread": ("is_recomputing",),

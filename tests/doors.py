@@ -56,6 +56,7 @@ from autockpt._data.tables import (
 from autockpt._fit import fit as fit_room
 from autockpt._fit.fit import Fit, largest
 from autockpt._fit.fit import fit as fit_devices
+from autockpt._fit.held import held_by
 from autockpt._fit.sized import Batches, samples_of
 from autockpt._fit.switches import switches
 from autockpt._fit.timed import carried, is_carried
@@ -162,3 +163,5 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.step import MOST_FORWARDS
     from autockpt._watch import observer
     from autockpt._watch.observer import Observer
+    from autockpt._world.group import world_of
+    from autockpt._world.shard import blocks_of

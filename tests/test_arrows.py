@@ -65,6 +65,7 @@ LEFT_OF = {
         "_install",  # a plan is taken off a model while that is recorded
     },
     "_batches": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_record"},
+    "_world": {"_data", "_torch_private", "_calls", "_optimizer", "_ranks", "_record"},
     "_choose": {"_data", "solvers"},
     "_fit": {"_data", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
@@ -74,7 +75,19 @@ LEFT_OF = {
     "_train": BELOW_TRAIN,
     "_check": BELOW_TRAIN | {"_train"},
     "_show": {"_data", "_record", "solvers", "_choose", "_fit", "_tell", "_train", "_check"},
-    "_cli": {"_data", "_device", "_optimizer", "_record", "solvers", "_choose", "_fit", "_train", "_check", "_show"},
+    "_cli": {
+        "_data",
+        "_device",
+        "_optimizer",
+        "_record",
+        "solvers",
+        "_choose",
+        "_fit",
+        "_train",
+        "_check",
+        "_show",
+        "_world",
+    },
     "profiles": set(),
 }
 
@@ -91,7 +104,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = BELOW_TRAIN - {"_data", "solvers", "_choose"} | {"_train", "_check"}
+WITH_TORCH = BELOW_TRAIN - {"_data", "solvers", "_choose"} | {"_train", "_check", "_world"}
 """Rooms that may import torch at module level."""
 
 

@@ -64,14 +64,17 @@ COMMANDS = {
     "doctor": {"--json"},
     "explain": {
         *("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json"),
-        *("-v", "--verbose", "--mode", "--device", "--optimizer"),
+        *("-v", "--verbose", "--mode", "--device", "--optimizer", "--ranks", "--shard"),
     },
-    "fit": {"SOURCE", "--gpu", "--batch", "--optimizer", "--offload", "--json"},
+    "fit": {"SOURCE", "--gpu", "--batch", "--optimizer", "--offload", "--ranks", "--shard", "--json"},
     "frontier": {
         *("SOURCE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "-v", "--verbose"),
-        *("--json", "--mode", "--device", "--optimizer", "--offload"),
+        *("--json", "--mode", "--device", "--optimizer", "--offload", "--ranks", "--shard"),
     },
-    "profile": {"TARGET", "--mode", "--device", "--outputs-freed", "--optimizer", "-o", "--output", "--json"},
+    "profile": {
+        *("TARGET", "--mode", "--device", "--outputs-freed", "--optimizer", "--ranks", "--shard"),
+        *("-o", "--output", "--json"),
+    },
     "profiles": {"--json"},
     "solve": {
         "SOURCE",
@@ -85,6 +88,8 @@ COMMANDS = {
         "--mode",
         "--device",
         "--optimizer",
+        "--ranks",
+        "--shard",
         "-o",
         "--output",
         "-v",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -10,7 +11,9 @@ from click.shell_completion import CompletionItem
 from .._data.devices import DEVICES, UnknownDevice, named, of_memory
 from .._data.profile import Profile
 from . import options
-from .recording import record_for
+from .ranks import Among, among
+from .ranks import options as rank_options
+from .recording import record_among, record_for
 from .screen import working
 from .source import load
 from .target import Target, build, names_function
@@ -46,6 +49,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     "autockpt fit gpt2-xl --gpu 24GB",
     "autockpt fit gpt2-xl --gpu rtx4090,a100-80gb,h100",
     "autockpt fit train.py:build --gpu rtx4090 --batch 4,8",
+    "autockpt fit train.py:build --gpu 24GB --ranks 8",
 )
 @options.source
 @click.option(
@@ -68,12 +72,22 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 )
 @options.optimizer
 @options.offload
-def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None, offload: str | None) -> Result:
+@rank_options
+def fit(
+    source: str,
+    gpus: list[str],
+    sizes: list[int],
+    optimizer: str | None,
+    offload: str | None,
+    ranks: int | None,
+    shard: Any,
+) -> Result:
     """Say which devices hold a training step, how much slower it is there, and how large a batch may be.
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
     file.py:function, of whose model a step is recorded without running it. Imports no torch but for that. All figures
-    are predicted. Beside our plan stands what the switches would do that others have.
+    are predicted. Beside our plan stands what the switches would do that others have. With --ranks it is what each of
+    so many ranks holds, and its batch; one process is enough to ask.
     """
     from .._fit.fit import fit as find
     from .._fit.sized import samples_of
@@ -81,12 +95,13 @@ def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None, o
 
     gpus = gpus or list(DEVICES)
     timed: Callable[[str], Profile] | None = None
+    asked = among(ranks, shard)
     if names_function(source):
-        made = build(source)
-        samples = _samples(made)
-        recorded = record_for(source, made, gpus, optimizer=optimizer)
+        samples, recorded = _recorded(source, asked, gpus, optimizer)
         timed, profile = recorded.__getitem__, recorded[gpus[0]]
     else:
+        if asked is not None:
+            raise click.UsageError("--ranks goes with file.py:function; a profile was recorded already")
         if optimizer is not None:
             raise click.UsageError("--optimizer goes with file.py:function; a profile has counted its own")
         profile = load(source, Profile)
@@ -97,6 +112,17 @@ def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None, o
         found = find(profile, gpus, samples=samples, sizes=sizes, timed=timed, offload=offload, tell=tell)
     page = fit_page(found, source)
     return Result(page.document, page.brief)
+
+
+def _recorded(
+    source: str, asked: Among | None, gpus: list[str], optimizer: str | None
+) -> tuple[int | None, dict[str, Profile]]:
+    """Record a step without running it; return how many samples it has, and it with the seconds of each device."""
+    if asked is not None:
+        made, found = record_among(source, asked, gpus, optimizer)
+        return _samples(made), dict(zip(gpus, found, strict=True))
+    made = build(source)
+    return _samples(made), record_for(source, made, gpus, optimizer=optimizer)
 
 
 def _samples(made: Target) -> int | None:

@@ -18,6 +18,8 @@ from .._data.profile import Profile
 from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES
 from ..solvers.errors import AutockptError
 from . import options
+from .ranks import Among, among, profiles_among, world_of
+from .ranks import options as rank_options
 from .screen import progress, tell
 from .target import Target, build, calling, names_function
 
@@ -36,16 +38,19 @@ class HowRecorded:
         device: whose seconds a step has that does not run.
         optimizer: the name of a class of torch.optim, which goes before what the user's function returned.
         holds_outputs: as in `autockpt.profile`.
+        among: the ranks that share the model.
     """
 
     mode: Mode | None = None
     device: str | None = None
     optimizer: str | None = None
     holds_outputs: bool = True
+    among: Among | None = None
 
     def asked(self) -> dict[str, Any]:
         """Return what the user said, by the names of the options."""
-        return {"mode": self.mode, "device": self.device, "optimizer": self.optimizer}
+        ranks = {} if self.among is None else {"ranks": self.among.ranks, "shard": self.among.shard}
+        return {"mode": self.mode, "device": self.device, "optimizer": self.optimizer, **ranks}
 
     def refuse_unless(self, recorded: bool) -> None:
         """Refuse options of a recording where nothing is recorded.
@@ -62,7 +67,7 @@ UNASKED = HowRecorded()
 
 
 def recording(unless_asked: Mode | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a verb ``--mode``, ``--device`` and ``--optimizer``, which it takes as `how`.
+    """Give a verb ``--mode``, ``--device``, ``--optimizer``, ``--ranks`` and ``--shard``, which it takes as `how`.
 
     Args:
         unless_asked: the mode where none is given; None for ``fake``, or ``measured`` where that fails.
@@ -71,15 +76,21 @@ def recording(unless_asked: Mode | None = None) -> Callable[[Callable[..., Any]]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def run(*, mode: Mode | None, device: str | None, optimizer: str | None, **given: Any) -> Any:
-            if device is not None and (mode or usual) == "measured":
+        def run(
+            *, mode: Mode | None, device: str | None, optimizer: str | None, ranks: int | None, shard: Any, **given: Any
+        ) -> Any:
+            asked = among(ranks, shard)
+            if asked is not None and mode == "measured":
+                raise click.UsageError("--ranks goes with --mode fake: a step cannot run where the other ranks are not")
+            if device is not None and asked is None and (mode or usual) == "measured":
                 raise click.UsageError(
                     "--device goes with --mode fake: a measured step times the device that it runs on"
                 )
-            how = HowRecorded(mode=mode or unless_asked, device=device, optimizer=optimizer)
+            mode = mode if asked is not None else mode or unless_asked
+            how = HowRecorded(mode=mode, device=device, optimizer=optimizer, among=asked)
             return function(how=how, **given)
 
-        return _mode(usual)(_device(options.optimizer(run)))
+        return _mode(usual)(_device(options.optimizer(rank_options(run))))
 
     return decorate
 
@@ -110,6 +121,9 @@ def record(target: str, how: HowRecorded) -> Profile:
         ProfilingError: it cannot be recorded.
         Misuse: the user's own code raised something.
     """
+    if how.among is not None:
+        (found,) = record_among(target, how.among, [how.device], how.optimizer, holds_outputs=how.holds_outputs)[1]
+        return found
     made = build(target)
     if how.mode == "measured":
         return _run(target, made, how)
@@ -128,7 +142,7 @@ def record(target: str, how: HowRecorded) -> Profile:
 
 def left_to_measure(source: str, profile: Profile | None) -> str:
     """Say what a user can still do for a step of a function that did not run; empty where it did."""
-    if profile is None or profile.mode != "fake" or not names_function(source):
+    if profile is None or profile.mode != "fake" or profile.world is not None or not names_function(source):
         return ""
     return "--mode measured runs a step"
 
@@ -141,6 +155,16 @@ def record_for(target: str, made: Target, devices: Sequence[str], *, optimizer: 
     with progress(f"recording {what}, without running it"), calling(f"a step of {target}", NO_VALUES_IN_FIT):
         found = profiles_for(made.model, made.inputs, devices, loss=made.loss, optimizer=taken)
     return dict(zip(devices, found, strict=True))
+
+
+def record_among(
+    target: str, asked: Among, devices: Sequence[str | None], optimizer: str | None, *, holds_outputs: bool = True
+) -> tuple[Target, list[Profile]]:
+    """Build what `target` names on one of several ranks; return that, and its step with the seconds of each device."""
+    with world_of(asked), progress(f"recording a step of {target} on one rank of {asked.ranks}, without running it"):
+        made = build(target, asked.hint())
+        taken = optimizer or made.optimizer
+        return made, profiles_among(target, made, asked, devices, optimizer=taken, holds_outputs=holds_outputs)
 
 
 def _run(target: str, made: Target, how: HowRecorded) -> Profile:

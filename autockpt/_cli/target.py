@@ -41,11 +41,12 @@ def names_function(source: str) -> bool:
     return ":" in source and not Path(source).exists()
 
 
-def build(target: str) -> Target:
+def build(target: str, hint: str = "") -> Target:
     """Call the function that `target` names and return what it makes.
 
     Args:
         target: ``package.module:function`` or ``file.py:function``. Nothing but that module or file is run.
+        hint: what may help where that fails, a sentence; empty for none.
 
     Raises:
         Misuse: it cannot be imported, is not a function, raises, or returns something else.
@@ -63,7 +64,7 @@ def build(target: str) -> Target:
         function = getattr(module, name, None)
         if not callable(function):
             raise Misuse(f"{where} has no function {name!r}" + (f": it is {_kind(function)}" if function else ""))
-        with calling(target):
+        with calling(target, hint):
             made = function()
     if not (isinstance(made, tuple) and len(made) in (2, 3, 4) and isinstance(made[0], torch.nn.Module)):
         raise Misuse(

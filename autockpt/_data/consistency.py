@@ -114,6 +114,8 @@ def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
         ("the step", [step], ("plain_seconds",)),
     ):
         yield from ((what, name, [getattr(row, name) for row in rows]) for name in names)
+    if step.world is not None:
+        yield "the world", "reads", [step.world.gathered, step.world.reduced]
     for each in step.refusals:
         yield "refusals", OF_REFUSALS.get(each.what, "function"), [each.index]
 

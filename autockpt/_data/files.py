@@ -63,9 +63,16 @@ def schema_of(kind: type[Stored]) -> str:
 
 
 def encode(value: object) -> bytes:
-    """Return `value` as one JSON document: one field a line, and one object a line in a list of objects."""
+    """Return `value` as one JSON document: one field a line, and one object a line in a list of objects.
+
+    Fields that its class names `RARE` are left out where they are None, so that older versions read the others' files.
+    """
     fields = msgspec.json.decode(msgspec.json.encode(value), type=dict[str, msgspec.Raw])
-    lines = [b" " + msgspec.json.encode(name) + b": " + _lines(bytes(raw)) for name, raw in fields.items()]
+    written = {name: bytes(raw) for name, raw in fields.items()}
+    for name in getattr(type(value), "RARE", ()):
+        if written[name] == b"null":
+            del written[name]
+    lines = [b" " + msgspec.json.encode(name) + b": " + _lines(raw) for name, raw in written.items()]
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
 

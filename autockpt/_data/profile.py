@@ -63,10 +63,12 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             until which what was read lived, as nodes that ``create_graph`` makes may hold it.
         refusals: what cannot be replayed exactly, and why.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
+        world: the ranks on one of which it is, where it was recorded without the others.
         notes: what could not be seen or put back, in words.
     """
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
+    RARE: ClassVar[tuple[str, ...]] = ("world",)
 
     def __post_init__(self) -> None:
         validate(self)

@@ -19,6 +19,7 @@ from .tables import (
     SaveTable,
     Static,
     TensorTable,
+    World,
 )
 
 
@@ -49,6 +50,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     kept_reads: tuple[tuple[Index, Index, Index], ...] = ()
     refusals: tuple[RefusedPart, ...] = ()
     buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
+    world: World | None = None
     notes: tuple[str, ...] = ()
 
     def forward_until(self, tick: int) -> int:

@@ -1,6 +1,7 @@
 """A recorded step on another batch: what grows with the number of samples, and what stays. No torch.
 
-stays    parameters, buffers, their gradients, casts of weights, and what a backward makes of the size of one of these
+stays    parameters, buffers, their gradients, casts of weights, and what a backward makes of the size of one of these;
+         whole weights and gradients that one rank of several has for a while
 grows    everything else, inputs and seconds too
 """
 
@@ -83,7 +84,9 @@ def _staying(profile: Profile) -> frozenset[int]:
         for tensor, (birth, death) in enumerate(zip(tensors.birth, tensors.death, strict=True))
         if birth >= profile.forward_ticks and death >= profile.ticks
     }
-    forward = {tensor for tensor, birth in enumerate(tensors.birth) if birth < profile.forward_ticks}
+    world = profile.world
+    whole = set() if world is None else {*world.gathered, *world.reduced}
+    forward = {tensor for tensor, birth in enumerate(tensors.birth) if birth < profile.forward_ticks} - whole
     # What has the size of an activation too may be either, and grows, which is the safe side of a larger batch.
     grows = {tensors.bytes[tensor] for tensor in forward - casts}
     weights = {tensors.bytes[tensor] for tensor in casts | gradients} - grows
@@ -92,7 +95,7 @@ def _staying(profile: Profile) -> frozenset[int]:
         for tensor, (birth, size) in enumerate(zip(tensors.birth, tensors.bytes, strict=True))
         if birth >= profile.forward_ticks and size in weights
     }
-    return frozenset(casts | gradients | made)
+    return frozenset(casts | gradients | made | whole)
 
 
 def _scaled(seconds: tuple[float, ...], times: float) -> tuple[float, ...]:

@@ -37,4 +37,6 @@ def ranks_of(model: nn.Module) -> Ranks:
         members.update(private.mesh_ranks(parameter))
     for unit in units(model).values():
         members.update(private.unit_ranks(unit))
+        for shard, _ in private.parameters_of(unit):
+            members.update(private.mesh_ranks(shard))  # over tensor parallelism those of all dimensions
     return Group(tuple(sorted(members))) if len(members) > 1 else One()

@@ -30,6 +30,12 @@ def arriving_gradients(model: nn.Module) -> list[Tensor]:
     return [] if stage is None else private.gradients_arriving(stage)
 
 
+def kept_outputs(model: nn.Module) -> list[Tensor]:
+    """Return what a last stage keeps of a step: it is gone before the first forward of the next."""
+    stage = stage_of(model)
+    return [] if stage is None else private.kept_outputs(stage)
+
+
 class Pipeline:
     """The ranks of a pipeline, one stage of which a model, or a part of it, is; or none.
 

@@ -24,6 +24,13 @@ SHARDED = (
     "wrap in DistributedDataParallel."
 )
 
+ON_THE_HOST = (
+    "{0} is a unit of FSDP2 whose shards lie on the host (CPUOffloadPolicy): its parameters do not say on which device "
+    "its steps run, and no such step has been recorded on a GPU yet. Leave offload_policy= out: shards are the smaller "
+    'part, and apply(model, budget, offload="host") moves activations there instead. Or write a plan by hand, '
+    "apply(model, plan=Plan.of([...]))."
+)
+
 ONLY_IN_TRAINING = (
     "{0} is sharded over ranks ({1}), and a step of autockpt's own would run forward more often on one rank than on "
     "another. Leave inputs= and plan_for= out: apply(model, budget) records the training itself."
@@ -70,12 +77,10 @@ def refuse_sharded(model: nn.Module) -> None:
     """
     found = units(model)
     for name, unit in found.items():
-        if private.lies_on_several(unit):
-            raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP2 over tensor parallelism"))
         if private.gathers_by_itself(unit):
             raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP2 with an all-gather of its own"))
         if private.is_offloaded(unit):
-            raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP2 with shards on the host"))
+            raise NotApplicable(ON_THE_HOST.format(name or type(model).__name__))
     for name in _of_fsdp(model, "FullyShardedDataParallel"):
         raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP1"))
     if found and (name := next(speaking_parameters(model), ("", None))[0]):

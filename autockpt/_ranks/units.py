@@ -41,7 +41,8 @@ def speaking_parameters(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def speaks(model: nn.Module) -> bool:
     """Whether replays of a model's calls run collectives, so that all ranks have to run the same ones."""
-    return next(speaking_parameters(model), None) is not None
+    several = any(map(private.lies_on_several, each_unit(model)))  # FSDP2 over tensor parallelism
+    return several or next(speaking_parameters(model), None) is not None
 
 
 def around_units(names: Iterable[str]) -> frozenset[str]:
@@ -72,7 +73,7 @@ def gathered_parameters(model: nn.Module) -> list[Tensor]:
     Their storages stay, and have no bytes in between.
     """
     pairs = (pair for unit in each_unit(model) for pair in private.parameters_of(unit))
-    return [gathered for _, gathered in pairs if gathered is not None]
+    return private.parts(gathered for _, gathered in pairs if gathered is not None)
 
 
 def gathered_now(model: nn.Module) -> list[Tensor]:
@@ -89,7 +90,7 @@ def arriving(model: nn.Module) -> list[Tensor]:
 
 def waiting_gradients(model: nn.Module) -> list[Tensor]:
     """Return the whole gradients that units hold until they are to reduce them."""
-    return [each for unit in each_unit(model) for each in private.waiting_gradients(unit)]
+    return private.parts(each for unit in each_unit(model) for each in private.waiting_gradients(unit))
 
 
 def switches(model: nn.Module) -> tuple[object, ...]:

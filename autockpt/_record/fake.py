@@ -19,15 +19,19 @@ from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES, Roofline
+from .._data.tables import World
 from .._device import Clock, planned_device
 from .._device.roofline import work_of
 from .._optimizer.memory import Chosen, optimizer_memory
+from .._ranks.units import units
 from .._stash import open_stash
 from .._stash.base import Spill, SpilledTensor
+from .._watch.marks import SeenStep
 from .._watch.routing import Given, routed_operators, tensors_in
 from .._watch.storage_tape import StorageTape
 from .build import build_profile, static_bytes
 from .left_over import nothing_left_over
+from .lifetimes import places
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step
@@ -65,7 +69,8 @@ def profiles_fake(step: TrainingStep, optimizers: Sequence[Chosen], devices: Seq
     modes = map(private.fake_mode_of, (*step.model.parameters(), *step.model.buffers()))
     own = next((mode for mode in modes if mode is not None), None)
     mode = own or private.new_fake_mode()
-    with nullcontext() if own else nothing_left_over(mode):
+    # Units keep what they gather in, so of a model that has any it is left over as long as that is there.
+    with nullcontext() if own or units(step.model) else nothing_left_over(mode):
         return _recorded(step, mode, optimizers, names)
 
 
@@ -76,21 +81,32 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], names
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         on_fakes = training_step(model, batch, step.loss, hooks=step.hooks)
-        step = replace(on_fakes, holds_outputs=step.holds_outputs)
-        clock = RooflineClock(*(ROOFLINES[name] for name in names))
+        step = replace(on_fakes, holds_outputs=step.holds_outputs, by_backward=bool(units(model)))
+        clock, tape = RooflineClock(*(ROOFLINES[name] for name in names)), StorageTape()
         with mode, clock:
+            if step.by_backward:
+                step.gradients(step.forward()[1])  # in their first step units set themselves up
             spill = _FakeSpill(open_stash(step.device, roomy=True), step.device, step.inputs())
             held = [each for _, each in sandbox.contents.tensors]
-            run = watch_step(step, StorageTape(), clock, spill, held=held)
+            run = watch_step(step, tape, clock, spill, held=held)
         optimizer = optimizer_memory(optimizers, run.reached, planned_device())
-        notes = (*NOTES, *sandbox.notes())
+        notes, world = (*NOTES, *sandbox.notes()), _world(run, tape) if step.by_backward else None
         found = []
         for place, name in enumerate(names):
             seconds = recorded_seconds(run, clock.of(place), backward=True)
             profile = build_profile(model, step.device, run, seconds, optimizer=optimizer, static=static, notes=notes)
             said = [DROPOUT_OF_A_CPU] if step.device.type == "cpu" and _drops(profile) else []
-            found.append(msgspec.structs.replace(profile, mode="fake", device=name, notes=(*profile.notes, *said)))
+            said = [*profile.notes, *said]
+            found.append(msgspec.structs.replace(profile, mode="fake", device=name, world=world, notes=tuple(said)))
         return found
+
+
+def _world(run: SeenStep, tape: StorageTape) -> World:
+    """Say which tensors of a step were the collectives' of units."""
+    found = places(run)
+    gathered = tuple(number for number, place in enumerate(found) if place in tape.gathered)
+    reduced = tuple(number for number, place in enumerate(found) if place in tape.reduced - tape.gathered)
+    return World(ranks=private.group_size(), way="fsdp2", gathered=gathered, reduced=reduced)
 
 
 def _drops(profile: Profile) -> bool:
@@ -155,7 +171,13 @@ def _fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _replace_by_fakes(model: torch.nn.Module, mode: Any) -> None:
-    """Put fakes in the place of a model's parameters and buffers; the sandbox puts the originals back."""
+    """Put fakes in the place of a model's parameters and buffers; the sandbox puts the originals back.
+
+    Not those of units of FSDP2, which are given up.
+    """
+    if units(model):
+        private.replace_tensors(model, lambda tensor: _fake(mode, tensor))
+        return
     fakes: dict[int, torch.Tensor] = {}  # a parameter that two modules share stays shared
     for module in model.modules():
         for registry in (module._parameters, module._buffers):

@@ -26,7 +26,7 @@ from .._data.errors import ProfilingError
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
-from .._ranks.pipeline import arriving_gradients
+from .._ranks.pipeline import arriving_gradients, kept_outputs
 from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
@@ -161,7 +161,9 @@ class RecordedStep(SpilledStep):
         Raises:
             ProfilingError: the tape is incomplete, no backward came, or a backward did not end.
         """
-        others = self._observer.keys((*tensors(arguments), *_gradients(self.model), *gathered_now(self.model)))
+        model = self.model
+        elsewhere = (*tensors(arguments), *_gradients(model), *gathered_now(model), *kept_outputs(model))
+        others = self._observer.keys(elsewhere)
         try:
             if self._over is None:
                 raise ProfilingError("no backward came before the next forward began")

@@ -93,6 +93,13 @@ def lifetimes(run: SeenStep) -> Lifetimes:
     return reading.over()
 
 
+def places(run: SeenStep) -> list[int]:
+    """Return where among a run's events each of the storages was allocated that `lifetimes` finds, in its order."""
+    copies, workspaces, _ = _not_of_the_step(run)
+    allocated = (place for place, event in enumerate(run.events) if event.kind == "alloc")
+    return [place for place in allocated if place not in copies and place not in workspaces]
+
+
 class _Reading:
     """Reads the events of a run one after the other.
 

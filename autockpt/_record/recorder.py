@@ -44,44 +44,7 @@ def profile(
     device: str | None = None,
     holds_outputs: bool = True,
 ) -> Profile:
-    """Record what a training step of `model` on `inputs` holds, when, and what each call costs.
-
-    Everything is put back: generators, buffers, flags, attributes, hooks; gradients are never touched. What cannot
-    be put back is named in the profile's notes. Hooks that run after a gradient was accumulated do not run; a
-    tensor's own hooks do, since they may change the gradient. A plan that is applied to the model is set aside
-    meanwhile.
-
-    What forward saves for backward waits on the host meanwhile. The steps that are only timed hold it, as in training.
-
-    Args:
-        model: the model, in the mode (train or eval) in which it will train.
-        inputs: one batch: a tuple is passed positionally, a mapping by keyword.
-        loss: maps the model's outputs to a scalar; without it memory is reserved as by `apply`.
-        optimizer: its state counts as static bytes, also before its first step, and its step as the last one of the
-            training step; it is neither run nor changed. A name such as ``"adamw"`` stands for a class of
-            ``torch.optim`` with its defaults, a list for several that step one after the other.
-        mode: ``measured`` runs one step that is watched and a few that are timed; ``fake`` runs nothing.
-        device: with ``fake``, the device whose roofline gives the seconds: ``a100`` (the default), ``h100``, ``h200``,
-            ``rtx4090`` or ``t4``; ``measured`` ignores it.
-        holds_outputs: whether the loop still has a name for the model's outputs when the optimizer steps. False is for
-            a loop that keeps the loss alone, as transformers' Trainer does.
-
-    Returns:
-        The profile.
-
-    Raises:
-        NotApplicable: the model has no trainable parameters, or lies on several ranks.
-        ProfilingError: the model cannot be recorded: no loss, an unknown mode, device or optimizer, an optimizer that
-            trains something else, a gradient taken inside forward, a profiler that is already running, or forward or
-            the loss fails on the batch, which leaves the model as it was.
-        Exception: an error of the model's own, of another class than Python's usual ones.
-
-    Example:
-        >>> import torch, autockpt
-        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
-        >>> autockpt.profile(model, torch.randn(4, 8)).mode
-        'measured'
-    """
+    """Record a step of a model that is there; see `autockpt.profile`."""
     if mode not in ("measured", "fake"):
         raise ProfilingError(f"unknown mode {mode!r}; there are measured and fake")
     if mode == "fake":
@@ -100,12 +63,26 @@ def profiles_for(
     holds_outputs: bool = True,
 ) -> list[Profile]:
     """Record a step once without running it, with the seconds of each device; else as `profile` in fake mode."""
+    refuse_foretold(model)
+    chosen = choose_optimizers(optimizer, model)
+    return profiles_of_fakes(model, inputs, devices, loss=loss, optimizers=chosen, holds_outputs=holds_outputs)
+
+
+def profiles_of_fakes(
+    model: torch.nn.Module,
+    inputs: object,
+    devices: Sequence[str | None],
+    *,
+    loss: Loss | None,
+    optimizers: Sequence[Chosen],
+    holds_outputs: bool,
+) -> list[Profile]:
+    """Record as `profiles_for` a model that may also be one of fake tensors, sharded over ranks that are not there."""
     from .fake import profiles_fake
 
-    refuse_foretold(model)
     with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"), switched_off(model):
         step = replace(training_step(model, inputs, loss), holds_outputs=holds_outputs)
-        return profiles_fake(step, choose_optimizers(optimizer, model), devices)
+        return profiles_fake(step, optimizers, devices)
 
 
 def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, timed: bool = True) -> Profile:

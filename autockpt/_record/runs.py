@@ -50,7 +50,8 @@ def watch_step(
             gradients = step.gradients(scalar)
             device_of(step.device).settle(gradients)  # else they outlive their names on the tape
             observer.run.reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
-            copies = _copies_of_shared(gradients)
+            # By backward each has a place of its own already; shards of gradients are parts of one.
+            copies = [] if step.by_backward else _copies_of_shared(gradients)
             observer.end()
             del outputs, scalar, gradients, copies
         finally:

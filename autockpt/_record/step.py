@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _torch_private as private
+from .._calls.failing import BATCH, LOSS, described, described_batch, failing
 from .._calls.values import decode, encode, tensors
 from .._data.errors import NotApplicable, ProfilingError
 from .._device import device_of
 from ..solvers.units import shown
-from .failing import BATCH, LOSS, described, described_batch, failing
 from .loss import assumed_loss
 
 Loss = Callable[[Any], torch.Tensor]
@@ -33,9 +33,9 @@ class TrainingStep:
         leaves: what gradients are taken of: parameters and inputs that require them.
         held: the gradients that these have before the step.
         source: a leaf behind the inputs that come out of a graph of the caller's; None where there is none.
-        hooks: whether the model's own hooks run around its forward; they do not where the arguments are those that
-            its forward was given, after its hooks.
+        hooks: whether the model's own hooks run; they do not where they have seen the arguments already.
         holds_outputs: whether outputs are held until backward is over, as where a loop still has a name for them.
+        by_backward: whether gradients come only by ``.backward()``, as those of units of FSDP2 do.
     """
 
     model: torch.nn.Module
@@ -48,6 +48,7 @@ class TrainingStep:
     source: torch.Tensor | None = None
     hooks: bool = True
     holds_outputs: bool = True
+    by_backward: bool = False
 
     def forward(self) -> tuple[Any, torch.Tensor]:
         """Run the model and the loss; return the outputs and the scalar.
@@ -103,7 +104,7 @@ class TrainingStep:
     def gradients(self, scalar: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run backward, outside autocast, without touching ``.grad`` or firing hooks that step an optimizer."""
         with _outside_autocast(self.device):
-            if private.has_reentrant_checkpoint(scalar):
+            if self.by_backward or private.has_reentrant_checkpoint(scalar):
                 return self._gradients_by_backward(scalar)
             return torch.autograd.grad(scalar, self.leaves, allow_unused=True)
 

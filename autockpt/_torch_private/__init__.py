@@ -109,6 +109,7 @@ from .sharded import (
     has_rebuilt_buckets,
     is_distributed,
     is_offloaded,
+    kept_outputs,
     let_go,
     lies_on_several,
     like,
@@ -126,4 +127,14 @@ from .sharded import (
     waiting_gradients,
 )
 from .streams import StreamNumbers, captures_graph, current_stream, stream_of
+from .world import (
+    FAKE,
+    close_group,
+    group_backend,
+    group_size,
+    open_fake_group,
+    replace_tensors,
+    shard,
+    told_of_resizes,
+)
 from .yielding import yielding_hooks

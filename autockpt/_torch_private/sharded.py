@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from .frames import parts
 
@@ -134,6 +135,12 @@ def gradients_arriving(stage: Any) -> list[Tensor]:
     every = (info for infos in getattr(stage, "grad_recv_info", {}).values() for info in infos)
     found = (getattr(info, "buffer", None) for info in every)
     return [each for each in found if isinstance(each, Tensor)]
+
+
+def kept_outputs(stage: Any) -> list[Tensor]:
+    """Return what the last stage of a pipeline has made in a step, which it keeps until its next one begins."""
+    chunks = getattr(stage, "output_chunks", [])
+    return [each for each in tree_leaves(chunks) if isinstance(each, Tensor)]
 
 
 def mesh_ranks(tensor: Any) -> set[int]:

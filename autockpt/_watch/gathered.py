@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .. import _torch_private as private
 from .._ranks.refuse import COVERS_UNITS, IS_A_UNIT, REDUCES
-from .._ranks.units import around_units, gathered_parameters, units
+from .._ranks.units import around_units, each_unit, gathered_parameters, units
 from .marks import SeenCall
 
 
@@ -27,6 +27,8 @@ class Gathered:
         inside = {name for name, each in model.named_modules() if name and isinstance(each, DistributedDataParallel)}
         self._reduces = inside | around_units(inside)
         self._keys = {private.storage_key(each) for each in gathered_parameters(model)}
+        found = each_unit(model) if self.any else []
+        self._at_rest = {id(shard) for unit in found for shard, _ in private.parameters_of(unit)}
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is one of them, or a view of one."""
@@ -41,6 +43,7 @@ class Gathered:
         call.reasons += [COVERS_UNITS] if call.name in self._around else []
         call.reasons += [REDUCES] if call.name in self._reduces else []
         call.alone = IS_A_UNIT if call.name in self._units else call.alone
-        own = [each for each in module._parameters.values() if each is not None and not private.is_distributed(each)]
+        here = (each for each in module._parameters.values() if each is not None and id(each) not in self._at_rest)
+        own = private.parts(here)
         self._keys.update(map(private.storage_key, own))
         return [*own]

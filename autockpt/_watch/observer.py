@@ -56,7 +56,7 @@ class Observer:
     ) -> None:
         self._tape, self._clock, self._spill, self._model, self._changing = tape, clock, spill, model, changing
         self.run = run_of(model, self.keys, held)
-        self._fake = any(private.fake_mode_of(each) is not None for each in model.parameters())
+        self._fake = any(private.fake_mode_of(each) is not None for each in private.parts(model.parameters()))
         self._static = self.run.parameters | self.run.buffer_names.keys()
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
         self._open: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 import torch
@@ -12,15 +13,36 @@ from .. import _torch_private as private
 from .._device import AllocatorTape, Event
 from .routing import Given, routed_operators, tensors_in
 
+COLLECTIVES = ("c10d", "fsdp")
+"""Namespaces of the operators that bring tensors from ranks to ranks, and of those that pack and unpack them."""
+
+GATHERING = ("gather", "split")
+"""What the names of those have that bring weights; the others take gradients."""
+
 
 class StorageTape(routed_operators):
-    """A tape of storages as operators make them and Python lets them go."""
+    """A tape of storages as operators make them and Python lets them go, or gives them another size.
+
+    Attributes:
+        gathered: places among its events where weights were allocated that collectives bring, and what they come in.
+        reduced: places where gradients were that collectives take, and what these go in.
+    """
 
     def __init__(self) -> None:
         super().__init__(self._on_operator)
         self._events: list[Event] = []
-        self._live: dict[int, weakref.ref[Any]] = {}
-        self._marks = 0
+        self._live: dict[int, tuple[weakref.ref[Any], int]] = {}  # by storage, with its place among the events
+        self._marks, self._around = 0, ExitStack()
+        self.gathered: set[int] = set()
+        self.reduced: set[int] = set()
+
+    def __enter__(self) -> Any:
+        self._around.enter_context(private.told_of_resizes(self._resized))
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._around.close()
 
     def mark(self) -> int:
         self._events.append(Event("mark", self._marks))
@@ -39,16 +61,25 @@ class StorageTape(routed_operators):
         for tensor in tensors_in(output):
             if (key := self.key(tensor)) not in known and key not in self._live:
                 self._born(key, tensor.untyped_storage())
+        if op.namespace in COLLECTIVES:
+            here = {*known, *map(self.key, tensors_in(output))} & self._live.keys()
+            places = self.gathered if any(word in str(op) for word in GATHERING) else self.reduced
+            places.update(self._live[key][1] for key in here)
         return output
 
     def _born(self, key: int, storage: torch.UntypedStorage) -> None:
         if storage.nbytes():
-            self._live[key] = weakref.ref(storage, lambda _: self._gone(key))
+            self._live[key] = weakref.ref(storage, lambda _: self._gone(key)), len(self._events)
             self._events.append(Event("alloc", key, storage.nbytes()))
 
+    def _resized(self, storage: torch.UntypedStorage, before_bytes: int) -> None:
+        if before_bytes:
+            self._gone(storage._cdata)
+        self._born(storage._cdata, storage)
+
     def _gone(self, key: int) -> None:
-        self._live.pop(key, None)
-        self._events.append(Event("free", key))
+        if self._live.pop(key, None) is not None:  # no more than once: what has lost its bytes may go later
+            self._events.append(Event("free", key))
 
 
 Tape: TypeAlias = AllocatorTape | StorageTape

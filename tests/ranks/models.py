@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from .quiet import group_of_all, octets
+from .quiet import add_up, group_of_all, mesh_of_four, octets
 
 WORDS = 128
 
@@ -107,7 +107,7 @@ class Gathers(Quiet):
         rank, size = distributed.get_rank(group), input_tensor.nbytes
         here = numpy.zeros(output_tensor.nbytes, numpy.uint8)
         here[rank * size : (rank + 1) * size] = octets(input_tensor)
-        distributed.all_reduce(torch.from_numpy(here), group=group)
+        add_up(here, group)
         octets(output_tensor)[:] = here
 
 
@@ -120,18 +120,18 @@ class Scatters(Quiet):
         assert input_tensor.dtype is torch.float32 and op == distributed.ReduceOp.AVG
         every = numpy.zeros((ranks, input_tensor.numel()), numpy.float32)
         every[rank] = input_tensor.numpy()
-        distributed.all_reduce(torch.from_numpy(every.view(numpy.uint8)), group=group)
+        add_up(every.view(numpy.uint8), group)
         mean = numpy.array_split(every, ranks, axis=1)[rank].sum(0) / numpy.float32(ranks)
         octets(output_tensor)[:] = mean.view(numpy.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """A way in which two ranks share a model.
+    """A way in which ranks share a model.
 
     Attributes:
         by: ``ddp``, or ``fsdp``, whose root is a unit too; ``tp``, each layer of a block by its columns or rows, or
-            ``sp``, the same with sequences shared in between.
+            ``sp``, the same with sequences shared in between; ``fsdp over tp`` on four ranks.
         units: which modules of FSDP's are, beside the root: its ``blocks``; none, ``root``; or blocks and a ``grouped``
             end, ends that are ``tied``, a ``frozen`` block; or blocks that two ranks have as copies, ``hybrid``.
         quiet: whether collectives of FSDP take nothing from torch's allocator.
@@ -152,12 +152,17 @@ class Shared:
         if self.by in ("tp", "sp"):
             mesh = DeviceMesh.from_group(group_of_all(log, quiet=self.quiet), "cpu")
             return _in_parallel(model, mesh, sequences=self.by == "sp")
+        if self.by == "fsdp over tp":
+            both = mesh_of_four(log)
+            return self._in_units(_in_parallel(model, both["layers"], sequences=False), both["shards"], log)
         if self.by == "ddp":
             group = group_of_all(log, quiet=True) if self.quiet else None
             return DistributedDataParallel(model, gradient_as_bucket_view=self.views, process_group=group)
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
         shape, names = ((2, 1), ("copies", "shards")) if self.units == "hybrid" else ((2,), ("shards",))
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        return self._in_units(model, init_device_mesh("cpu", shape, mesh_dim_names=names), log)
+
+    def _in_units(self, model: Writer, mesh: DeviceMesh, log: list[str]) -> Writer:
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
         units: list[Any] = [] if self.units == "root" else list(model.blocks)
         if self.units == "tied":
             model.head.weight = model.words.weight

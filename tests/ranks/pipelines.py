@@ -66,7 +66,8 @@ def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int 
         arriving = (*stage.args_recv_info.values(), *stage.grad_recv_info.values())
         buffers = (getattr(info, "buffer", None) for infos in arriving for info in infos)
         given = [each for each in buffers if each is not None]
-        starts.append(standing_bytes(model, optimizer, given))
+        # What the last stage has made stands until the next step begins, and goes before its first forward.
+        starts.append(standing_bytes(model, optimizer, [*given, *stage.output_chunks]))
         found = autockpt.measure(lambda: step(number))  # noqa: B023
         peaks.append(starts[-1] + found.step_bytes)
     governor: Any = governor_of(model)

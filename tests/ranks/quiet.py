@@ -6,12 +6,14 @@ there must be none; so it is on a GPU, where collectives take nothing from the a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy
 import torch
 from torch import Tensor, distributed
+from torch.distributed.device_mesh import DeviceMesh
 
 
 def octets(tensor: Tensor) -> Any:
@@ -19,11 +21,32 @@ def octets(tensor: Tensor) -> Any:
     return tensor.detach().view(torch.uint8).numpy()
 
 
+def add_up(here: Any, group: Any = None) -> None:
+    """Add an array of numpy's up over ranks, in place, by a thread that ends with it.
+
+    Work of gloo's keeps the hooks on saved tensors of the thread that asks, and through them what a replay holds, until
+    a thread of gloo's lets go of it: at some moment, and unseen. A thread by itself has no hooks.
+    """
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            distributed.all_reduce(torch.from_numpy(here), group=group)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
 def every_rank(own: Any) -> Any:
     """Return what each rank has, in a row: the same number of octets on each."""
     every = numpy.zeros((distributed.get_world_size(), own.size), numpy.uint8)
     every[distributed.get_rank()] = own.reshape(-1)
-    distributed.all_reduce(torch.from_numpy(every))
+    add_up(every)
     return every
 
 
@@ -32,7 +55,10 @@ _Group: Any = distributed.ProcessGroup
 
 
 class QuietGroup(_Group):  # type: ignore[misc]
-    """A group of all ranks, for tensors in single precision.
+    """A group of all ranks, or of some, for tensors in single precision. All ranks call their groups alike.
+
+    Args:
+        members: the ranks of the group; None for all.
 
     Attributes:
         log: is told of each collective, whichever group runs it: DTensor's caches take equal meshes for one.
@@ -40,8 +66,9 @@ class QuietGroup(_Group):  # type: ignore[misc]
 
     log: ClassVar[list[str]] = []
 
-    def __init__(self) -> None:
-        super().__init__(distributed.get_rank(), distributed.get_world_size())
+    def __init__(self, members: Sequence[int] | None = None) -> None:
+        self._members = [*(range(distributed.get_world_size()) if members is None else members)]
+        super().__init__(self._members.index(distributed.get_rank()), len(self._members))
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         for tensor in tensors:
@@ -52,34 +79,34 @@ class QuietGroup(_Group):  # type: ignore[misc]
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         for every, given in zip(outputs, inputs, strict=True):
-            for output, found in zip(every, every_rank(octets(given.contiguous())), strict=True):
+            for output, found in zip(every, self._every(octets(given.contiguous())), strict=True):
                 octets(output).reshape(-1)[:] = found
         return _done(outputs)
 
     def allgather_into_tensor_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         for output, given in zip(outputs, inputs, strict=True):
             self.log.append(f"gather {output.numel()}")
-            octets(output).reshape(-1)[:] = every_rank(octets(given)).reshape(-1)
+            octets(output).reshape(-1)[:] = self._every(octets(given)).reshape(-1)
         return _done(outputs)
 
     def reduce_scatter_tensor_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         for output, given in zip(outputs, inputs, strict=True):
             self.log.append(f"scatter {given.numel()}")
-            every = every_rank(octets(given)).view(numpy.float32)
+            every = self._every(octets(given)).view(numpy.float32)
             own = numpy.array_split(every, self.size(), axis=1)[self.rank()]
             octets(output).reshape(-1)[:] = own.sum(0).view(numpy.uint8)
         return _done(outputs)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
         for tensor in tensors:
-            octets(tensor).reshape(-1)[:] = every_rank(octets(tensor))[opts.rootRank]
+            octets(tensor).reshape(-1)[:] = self._every(octets(tensor))[opts.rootRank]
         return _done(tensors)
 
     def scatter(self, outputs: list[Tensor], inputs: Sequence[list[Tensor]], opts: Any = None) -> Any:
         for number, output in enumerate(outputs):
             parts = inputs[number] if inputs else [torch.zeros_like(output)] * self.size()
             whole = numpy.concatenate([octets(each.contiguous()).reshape(-1) for each in parts])
-            octets(output).reshape(-1)[:] = numpy.split(every_rank(whole)[opts.rootRank], self.size())[self.rank()]
+            octets(output).reshape(-1)[:] = numpy.split(self._every(whole)[opts.rootRank], self.size())[self.rank()]
         return _done(outputs)
 
     def getBackendName(self) -> str:  # noqa: N802
@@ -93,9 +120,12 @@ class QuietGroup(_Group):  # type: ignore[misc]
     def pg_name(self) -> str:
         return self.group_name
 
+    def _every(self, own: Any) -> Any:
+        return every_rank(own)[self._members]
+
     def _sum(self, tensor: Tensor, what: str) -> None:
         self.log.append(f"{what} {tensor.numel()}")
-        every = every_rank(octets(tensor)).view(numpy.float32)
+        every = self._every(octets(tensor)).view(numpy.float32)
         octets(tensor).reshape(-1)[:] = every.sum(0).view(numpy.uint8)
 
 
@@ -113,6 +143,20 @@ def group_of_all(log: list[str], *, quiet: bool) -> Any:
     if quiet:
         distributed.Backend.register_backend(name, lambda *given: QuietGroup(), devices=["cpu"])
     return distributed.new_group(backend=name if quiet else "gloo")
+
+
+def mesh_of_four(log: list[str]) -> Any:
+    """Return a mesh of two times two ranks, whose second dimension, that of layers, is quiet."""
+    QuietGroup.log = log
+    groups = [[distributed.new_group([first, first + 2]) for first in (0, 1)], []]
+    for members in ([0, 1], [2, 3]):
+        name = f"quiet{len(distributed.Backend.backend_list)}"
+        distributed.Backend.register_backend(name, lambda *_, members=members: QuietGroup(members), devices=["cpu"])
+        groups[1].append(distributed.new_group(members, backend=name))
+    rank = distributed.get_rank()
+    own = [groups[0][rank % 2], groups[1][rank // 2]]
+    every = torch.tensor([[0, 1], [2, 3]])
+    return DeviceMesh.from_group(own, "cpu", mesh=every, mesh_dim_names=("shards", "layers"))
 
 
 def _done(value: Any) -> Any:

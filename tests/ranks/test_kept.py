@@ -58,12 +58,15 @@ ROWS = [
 ]
 
 
+SPEAK = ("tp", "sp", "fsdp over tp")
+
+
 def refuse_wrong(found: list[dict[str, Any]], shared: Shared) -> None:
     """Refuse other bits, and other collectives; where replays speak they run more than the plain step, all alike."""
     for each in found:
         assert each["differ"] == []
         assert each["log"] == found[0]["log"] and each["plain_log"] == found[0]["plain_log"]
-        assert (each["log"] == each["plain_log"]) is not (shared.by in ("tp", "sp") and shared.quiet)
+        assert (each["log"] == each["plain_log"]) is not (shared.by in SPEAK and shared.quiet)
 
 
 @pytest.mark.parametrize(("way", "share"), ROWS)
@@ -80,6 +83,21 @@ def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share:
         assert abs(each["plain_predicted"] - each["plain"]) <= 0.01 * each["plain"]
         assert each["grown"][-2:] == [0, 0]
     assert found[0]["segments"] == found[1]["segments"]
+
+
+@pytest.mark.parametrize("share", [0.6, *(pytest.param(share, marks=pytest.mark.sweep) for share in (0.8, 0.4))])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.sweep)])
+def test_four_ranks_that_share_layers_and_shards_keep_to_their_budget(
+    four: Both, share: float, accumulate: int
+) -> None:
+    """FSDP2 over tensor parallelism: weights are DTensors while they are gathered, too."""
+    shared = Shared(by="fsdp over tp")
+    found = four("kept", share=share, shared=shared, accumulate=accumulate)
+    refuse_wrong(found, shared)
+    for each in found:
+        assert each["segments"] == found[0]["segments"] != []
+        assert max(each["peaks"]) <= each["budget"]
+        assert each["peaks"][-1] <= each["predicted"] <= 1.01 * each["peaks"][-1]
 
 
 HYBRID = pytest.param(Shared(by="fsdp", units="hybrid", quiet=False), marks=pytest.mark.sweep)

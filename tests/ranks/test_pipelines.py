@@ -11,6 +11,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="nee
 
 ROWS = [
     ("1f1b", 4, 0.8),
+    pytest.param("1f1b", 8, 0.8, marks=pytest.mark.sweep),
     pytest.param("gpipe", 4, 0.5, marks=pytest.mark.sweep),
     pytest.param("gpipe", 8, 0.4, marks=pytest.mark.sweep),
 ]
@@ -18,12 +19,16 @@ ROWS = [
 
 @pytest.mark.parametrize(("schedule", "parts", "share"), ROWS)
 def test_stages_keep_to_their_budgets_bit_for_bit(both: Both, schedule: str, parts: int, share: float) -> None:
-    """A plan for one microbatch stood at up to 4.5 of its budget."""
+    """A plan for one microbatch stood at up to 4.5 of its budget.
+
+    What the last stage has made was counted twice where a measurement cut its recording, 10 % above what stood.
+    """
     for each in both("pipelines.kept", schedule=schedule, parts=parts, share=share):
         assert each["same"]
         assert max(each["held"]) <= each["budget"]
         assert each["predicted"] and each["predicted"][-1][2], "nothing is recomputed, so nothing is shown"
-        assert each["held"][-1] <= each["predicted"][-1][0]
+        assert each["held"][-1] <= each["predicted"][-1][0] <= 1.01 * each["held"][-1]
+        assert abs(each["predicted"][-1][1] - each["plain"][-1]) <= 0.01 * each["plain"][-1]
 
 
 def test_a_budget_that_is_too_small_for_one_stage_is_so_for_all(both: Both) -> None:

@@ -39,7 +39,8 @@ def kept(
 ) -> dict[str, Any]:
     """Train plainly and under a budget that leaves a share of what the plain step adds."""
     gc.freeze()  # what was there before is looked through by every measurement
-    own = 0 if shared.by in ("tp", "sp") else rank  # ranks that share layers are given the same batches
+    # Ranks that share layers are given the same batches.
+    own = {"tp": 0, "sp": 0, "fsdp over tp": rank // 2}.get(shared.by, rank)
     batches = [[tokens(own, accumulate * i + j, length=length) for j in range(accumulate)] for i in range(STEPS + 1)]
 
     def run(budget: int | str | None) -> tuple[Any, ...]:

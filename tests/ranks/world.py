@@ -1,4 +1,4 @@
-"""Two processes that train together, and a way to have both run a function: a hang fails, and says where each was."""
+"""Processes that train together, and a way to have all run a function: a hang fails, and says where each was."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import datetime
 import faulthandler
 import importlib
 import multiprocessing
-import queue
 import traceback
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +18,45 @@ GROUP_SECONDS = 240
 
 
 class World:
-    """Two processes, which run one function after the other.
+    """Processes, which run one function after the other.
 
     Args:
         folder: where their process groups find each other, through files.
+        ranks: how many there are.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ranks: int = 2) -> None:
         context = multiprocessing.get_context("spawn")
         self._folder, self._works = folder, 0
-        self._asked: list[Any] = [context.Queue() for _ in range(2)]
-        self._said: Any = context.Queue()
+        self._asked: list[Any] = [context.Queue() for _ in range(ranks)]
+        # No queue: that leaves a thread in each rank, and while there are others nobody looks around in its memory.
+        ways = [context.Pipe(duplex=False) for _ in self._asked]
+        self._said: list[Any] = [reader for reader, _ in ways]
         self._processes = [
-            context.Process(target=_serve, args=(rank, asked, self._said), daemon=True)
-            for rank, asked in enumerate(self._asked)
+            context.Process(target=_serve, args=(rank, ranks, asked, writer), daemon=True)
+            for rank, (asked, (_, writer)) in enumerate(zip(self._asked, ways, strict=True))
         ]
         for process in self._processes:
             process.start()
 
     def run(self, module: str, name: str, **given: object) -> list[Any]:
-        """Have both ranks call a function of a module with the rank, and what is given; return what they return."""
+        """Have all ranks call a function of a module with the rank, and what is given; return what they return."""
         self._works += 1
         store = f"file://{self._folder}/store{self._works}"
         for asked in self._asked:
             asked.put((self._works, store, module, name, given))
         found: dict[int, Any] = {}
-        while len(found) < 2:
+        while len(found) < len(self._asked):
+            waiting = [reader for rank, reader in enumerate(self._said) if rank not in found]
+            ready: list[Any] = connection.wait(waiting, TIMEOUT_SECONDS)
             try:
-                work, rank, error, value = self._said.get(timeout=TIMEOUT_SECONDS)
-            except queue.Empty:
+                said = [reader.recv() for reader in ready]
+            except EOFError:
+                said = []
+            if not said:
                 self.close()
-                raise AssertionError(f"{name}: only {sorted(found)} came back: {found}") from None
-            if work == self._works:
-                found[rank] = (error, value)
+                raise AssertionError(f"{name}: only {sorted(found)} came back: {found}")
+            found.update((rank, (error, value)) for work, rank, error, value in said if work == self._works)
         errors = {rank: error for rank, (error, _) in found.items() if error}
         assert not errors, "\n".join(f"rank {rank}: {error}" for rank, error in sorted(errors.items()))
         return [value for _, (_, value) in sorted(found.items())]
@@ -65,7 +71,7 @@ class World:
             process.join()
 
 
-def _serve(rank: int, asked: Any, said: Any) -> None:
+def _serve(rank: int, ranks: int, asked: Any, said: Any) -> None:
     import torch
     from torch import distributed
 
@@ -78,13 +84,13 @@ def _serve(rank: int, asked: Any, said: Any) -> None:
                 "gloo",
                 init_method=store,
                 rank=rank,
-                world_size=2,
+                world_size=ranks,
                 timeout=datetime.timedelta(seconds=GROUP_SECONDS),
             )
             try:
                 value = getattr(importlib.import_module(module), name)(rank, **given)
             finally:
                 distributed.destroy_process_group()
-            said.put((work, rank, "", value))
+            said.send((work, rank, "", value))
         except BaseException:
-            said.put((work, rank, traceback.format_exc(), None))
+            said.send((work, rank, traceback.format_exc(), None))

@@ -19,7 +19,7 @@ from ...solvers import simulate
 from ...solvers.units import format_bytes, format_like, format_seconds
 from ..page import BRIEF, Page, PageTable, counted, filled
 from .chart import timeline_chart
-from .common import budget_of
+from .common import budget_of, shared_by
 from .tree import SMALL, saved_inside, walk
 
 MOST_LINES, MOST_ROWS = 15, 5
@@ -202,6 +202,8 @@ def _verdict(plan: Plan, profile: Profile | None) -> str:
 def _step(model: str, profile: Profile | None, mode: str | None) -> str:
     """Say whose step it is, and where its figures come from."""
     recipe = profile.recipe if profile is not None else None
+    if profile is not None and profile.world is not None:
+        model = ", ".join(filter(None, [model, shared_by(profile.world)]))
     words = [model, *([recipe.batch, recipe.precision, recipe.optimizer] if recipe is not None else [])]
     device = f" for {profile.device}" if profile is not None and mode == "fake" else ""
     ran = {"fake": f"predicted{device}", "measured": "predicted from a step that ran"}.get(mode or "", "")

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..._data.keys import label
 from ..._data.plan import Plan
+from ..._data.tables import World
 from ..page import counted
 
 MODES = {
@@ -14,7 +15,14 @@ MODES = {
     "fake": "nothing ran; memory and seconds are predicted for the device",
 }
 
+WAYS = {"fsdp2": "FSDP2", "ddp": "DistributedDataParallel", "whole": "the whole model on each"}
+
 _NAMED = 6  # calls named for each reason; the rest are counted
+
+
+def shared_by(world: World) -> str:
+    """Say of which ranks a step is one's."""
+    return f"one rank of {world.ranks} ({WAYS[world.way]})"
 
 
 def by_reason(refused: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from ..._choose.peak_breakdown import advise
 from ..._data.devices import CONTEXT_BYTES, MARGIN, Gpu
+from ..._data.profile import Profile
 from ..._fit.fit import MOST_SAMPLES, Fit, Row
+from ..._fit.held import held_by
 from ..._fit.switches import FELL
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Page, PageTable, counted
+from .common import shared_by
 from .names import place
 
 MEANT = {
@@ -31,6 +35,7 @@ def fit_page(found: Fit, source: str) -> Page:
     first = found.rows[0].samples
     if recipe is None or several or first != found.samples:
         words[:1] = [counted(first, "sample")] if first else []
+    words += [shared_by(profile.world)] if profile.world is not None else []
     step = ", ".join([profile.model, *words])
     ran = "Nothing ran" if profile.mode == "fake" else f"Recorded on {profile.device}; nothing ran for this"
     by = "overheads by rooflines" if found.by_roofline else f"overheads as on {profile.device}"
@@ -39,7 +44,14 @@ def fit_page(found: Fit, source: str) -> Page:
     peak = f"{format_bytes(profile.plain_peak_bytes)} plain"
     return Page(
         title=f"{_answer(found, several)}\n{step}: {peak}\n{ran}: all figures are predicted, {by}.",
-        blocks=[_table(found, several), *_why_not(found), *_switches(found), *_notes(found), *_next(found, source)],
+        blocks=[
+            _table(found, several),
+            *_rank(profile),
+            *_why_not(found),
+            *_switches(found),
+            *_notes(found),
+            *_next(found, source),
+        ],
         document=_document(found),
     )
 
@@ -80,6 +92,31 @@ def _table(found: Fit, several: bool) -> PageTable:
         below += "\nlargest batch: about how many samples fit with a plan; plain: without one"
     rows = list(zip(*columns.values(), strict=True))
     return PageTable(header=list(columns), rows=rows, below=below, least_told=("peak", "usable"))
+
+
+def _rank(profile: Profile) -> Iterator[PageTable]:
+    """Say what each rank holds, where there are several."""
+    world = profile.world
+    if world is None:
+        return
+    held = held_by(profile, world)
+    parts = {
+        "parameters": held.parameter_bytes,
+        "gradients": held.gradient_bytes,
+        "optimizer": held.optimizer_bytes,
+        "buckets": held.bucket_bytes,
+        "whole weights, at most": held.gathered_bytes,
+        "whole gradients, at most": held.reduced_bytes,
+        "activations and all else, at most": held.other_bytes,
+    }
+    rows = [[name, format_bytes(size)] for name, size in parts.items() if size]
+    below = {
+        "fsdp2": "whole weights: gathered, and what brings them; whole gradients: until reduced, and what they go in",
+        "ddp": "Each rank holds the whole model. buckets: of DistributedDataParallel",
+        "whole": "Each rank holds the whole model: build shards nothing. --shard fsdp2 shards its blocks and its root; "
+        f"DistributedDataParallel adds {format_bytes(held.gradient_bytes)} of buckets",
+    }
+    yield PageTable(title="What each rank holds", header=["part", "bytes"], rows=rows, below=below[world.way])
 
 
 def _verdict(row: Row) -> str:
@@ -197,6 +234,7 @@ def _document(found: Fit) -> dict[str, object]:
         "model": found.profile.model,
         "predicted_plain_peak_bytes": found.profile.plain_peak_bytes,
         "samples": found.samples,
+        **_world_document(found.profile),
         "overheads_by_roofline": found.by_roofline,
         "rows": [_row_document(row) for row in found.rows],
         "lowest": found.lowest,
@@ -212,6 +250,15 @@ def _document(found: Fit) -> dict[str, object]:
         ],
         "devices": {row.gpu: _device_document(row.device) for row in found.rows},
     }
+
+
+def _world_document(profile: Profile) -> dict[str, object]:
+    """What is known of one rank of several; nothing where there is one alone."""
+    world = profile.world
+    if world is None:
+        return {}
+    held = {f"predicted_{name}": size for name, size in asdict(held_by(profile, world)).items()}
+    return {"rank": {"ranks": world.ranks, "way": world.way, **held}}
 
 
 def _row_document(row: Row) -> dict[str, object]:

@@ -12,7 +12,7 @@ from ..._data.timeline import PARTS
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, PageTable, counted
 from .chart import timeline_chart
-from .common import MODES, by_reason, caveats, how_timed
+from .common import MODES, by_reason, caveats, how_timed, shared_by
 from .tree import SMALL, TreeRow, saved_inside, walk
 
 
@@ -58,6 +58,7 @@ def profile_page(profile: Profile) -> Page:
             "activation_bytes": whole,
             "modules": rows,
             "refused": refused,
+            **({} if profile.world is None else {"ranks": profile.world.ranks, "way": profile.world.way}),
             "notes": profile.notes,
         },
     )
@@ -68,7 +69,7 @@ def _title(profile: Profile) -> str:
     title = f"Profile of {profile.model}, recorded {profile.recorded} {where}, torch {profile.torch_version}"
     if profile.recipe is not None:
         title += f": a step on {profile.recipe.batch}, {profile.recipe.precision}, {profile.recipe.optimizer}"
-    return title
+    return title if profile.world is None else f"{title}: {shared_by(profile.world)}"
 
 
 def _static(profile: Profile) -> dict[str, int]:

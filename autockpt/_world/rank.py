@@ -1,0 +1,119 @@
+"""A model on one of the ranks of a world that is not there, recorded.
+
+fsdp2    shards as they lie, and collectives that bring tensors of the right sizes
+ddp      the model inside, and the buckets beside it: its reductions run in C++, which takes no fake tensors
+whole    a model that shares nothing: each rank holds all of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from .. import _torch_private as private
+from .._data.errors import NotApplicable
+from .._data.profile import Profile
+from .._data.tables import World
+from .._optimizer.memory import Optimizers, choose_optimizers
+from .._ranks.buckets import bucket_bytes
+from .._ranks.refuse import refuse_sharded
+from .._ranks.units import speaking_parameters, speaks, units
+from .._record.recorder import profiles_of_fakes
+from .._record.step import Loss
+from .shard import shard
+
+Way = Literal["fsdp2"]
+"""How a model is to be shared that shares nothing by itself."""
+
+IN_PARALLEL = (
+    "{0} lies on several ranks in forward too (tensor parallelism, DTensor), whose collectives cannot be planned "
+    "without the other ranks yet. Record on real ranks: apply(model, budget) in the training itself."
+)
+
+INSIDE = (
+    "{0} is DistributedDataParallel inside the model, which cannot be planned without the other ranks yet. Wrap the "
+    "whole model, or leave the wrapping out: each rank holds all of it in both cases."
+)
+
+NO_COLLECTIVES = "collectives take no time here: FSDP2 hides theirs as far as the links between devices allow"
+
+
+@dataclass(frozen=True, slots=True)
+class OnRank:
+    """A model as rank 0 has it, its batch, and what is known of its training; see `autockpt.profile`."""
+
+    model: nn.Module
+    inputs: object
+    loss: Loss | None = None
+    optimizer: Optimizers | None = None
+    holds_outputs: bool = True
+
+
+def profiles_of_rank(made: OnRank, devices: Sequence[str | None], way: Way | None = None) -> list[Profile]:
+    """Record a step of a model on one of the ranks of a fake process group, with the seconds of each device.
+
+    The model is given up: tensors without values take the place of its own.
+
+    Args:
+        made: what was built in that group.
+        devices: names of rooflines; None for the default one.
+        way: how to share it, where it shares nothing by itself; None to leave it whole.
+
+    Raises:
+        NotApplicable: it is shared in a way that cannot be planned without the other ranks.
+        ProfilingError: see `autockpt.profile`.
+    """
+    model = made.model
+    refuse_sharded(model)
+    if speaks(model):
+        raise NotApplicable(IN_PARALLEL.format(next((name for name, _ in speaking_parameters(model)), "the model")))
+    for name, module in model.named_modules():
+        if isinstance(module, DistributedDataParallel):
+            if name:
+                raise NotApplicable(INSIDE.format(name))
+            return _of_replica(made, module, devices)
+    if way is not None and not units(model):
+        given = made.optimizer if isinstance(made.optimizer, (list, tuple)) else [made.optimizer]
+        shard(model, [each for each in given if isinstance(each, Optimizer)])
+    found = _recorded(made, devices)
+    if units(model):
+        return [msgspec.structs.replace(each, notes=(*each.notes, NO_COLLECTIVES)) for each in found]
+    return [_with(each, World(ranks=private.group_size(), way="whole")) for each in found]
+
+
+def _recorded(made: OnRank, devices: Sequence[str | None]) -> list[Profile]:
+    return profiles_of_fakes(
+        made.model,
+        made.inputs,
+        devices,
+        loss=made.loss,
+        optimizers=choose_optimizers(made.optimizer, made.model),
+        holds_outputs=made.holds_outputs,
+    )
+
+
+def _of_replica(made: OnRank, wrapper: DistributedDataParallel, devices: Sequence[str | None]) -> list[Profile]:
+    """Record the model that DistributedDataParallel is around, and count its buckets.
+
+    Where gradients lie in the buckets they are there before the step, and what backward makes is added to them.
+    """
+    inner, size_bytes = wrapper.module, bucket_bytes(wrapper)
+    lie_there = wrapper.gradient_as_bucket_view
+    for each in inner.parameters() if lie_there else ():
+        each.grad = torch.zeros_like(each) if each.requires_grad else None
+    world = World(ranks=private.group_size(), way="ddp", bucket_bytes=size_bytes)
+    return [
+        _with(each, world, other_bytes=each.static.other_bytes + (0 if lie_there else size_bytes))
+        for each in _recorded(replace(made, model=inner), devices)
+    ]
+
+
+def _with(profile: Profile, world: World, **static: int) -> Profile:
+    return msgspec.structs.replace(profile, world=world, static=msgspec.structs.replace(profile.static, **static))

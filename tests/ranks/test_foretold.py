@@ -1,0 +1,34 @@
+"""What one process says of a rank among others that are not there, beside what two real ranks hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import distributed
+
+import autockpt
+
+from . import foretold
+from .conftest import Both
+
+pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
+
+
+SWEPT = [pytest.param(by, marks=pytest.mark.sweep) for by in ("ddp views", "fsdp2 bf16", "fsdp2 kept")]
+
+
+@pytest.mark.parametrize("by", ["ddp", "fsdp2", *SWEPT])
+def test_a_rank_alone_foretells_what_two_real_ranks_hold(both: Both, by: str, tmp_path: Path) -> None:
+    def build() -> object:
+        return foretold.shared(by, quiet=False), foretold.batch(), lambda loss: loss
+
+    profile = autockpt.profile(build, world_size=2, optimizer="adamw")
+    plan = autockpt.solve(profile, (profile.plain_peak_bytes + profile.static.total_bytes) // 2, seconds=1)
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    assert plan.segments
+    for each in both("foretold.peaks", by=by):
+        assert abs(profile.plain_peak_bytes - each[-1]) <= 0.01 * each[-1]
+    for each in both("foretold.peaks", by=by, plan=str(path)):
+        assert abs(plan.peak_bytes - each[-1]) <= 0.01 * each[-1]
