@@ -110,7 +110,7 @@ def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Sec
     """Time the forward of a recorded step at each of its places, and the whole step.
 
     Args:
-        step: the step. Its gradients are returned and never accumulated.
+        step: the step, inside its `gradients_aside`.
         run: what was recorded.
         clock: the device's clock.
         recorded: the seconds that the recorded run measured. They are used if the timed forwards pass other places.
@@ -124,10 +124,10 @@ def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Sec
     roomy = True
     try:
         stamps_seconds = STAMP_SECONDS * sum(kind in STAMPED for kind, _ in every)
-        # Stamps must not make a device wait for the host, so there one run cannot give both stamps and the total.
+        # On a device these are two runs: a stamped one must never wait for the host (`get_ahead`), a plain step may.
         if device_of(step.device).runs_at_once and stamps_seconds <= CHEAP * recorded_forward:
             at = fastest((*STAMPED, "backward_end"), retain=True)
-            if at is not None and stamps_seconds <= CHEAP * at["forward_end", 0]:  # the recorded run may be a slow one
+            if at is not None and stamps_seconds <= CHEAP * at["forward_end", 0]:  # the recorded one may have warmed up
                 return Seconds(at=at, ops=recorded.ops, plain_seconds=at.pop(("backward_end", 0)))
         # Calls are timed in runs without the mode that sees functions: it takes as long as a small function.
         at = fastest(STAMPED, OF_CALLS, retain=True)
@@ -154,7 +154,7 @@ def _fastest(
     Args:
         step: the step. All of it runs if its end is among the places, else its forward.
         clock: makes the stamps.
-        passes: for each sort of run, the places to stamp, in order. If several sorts stamp a place, the last one counts.
+        passes: for each sort of run, the places to stamp, in order. Of a place in several sorts, the last one counts.
         retain: whether a forward without backward holds what it saves until it ends.
 
     Returns:

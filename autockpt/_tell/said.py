@@ -94,7 +94,7 @@ MISSING = (
 
 
 def unplanned(transformed: bool, planned: bool) -> str:
-    """Return what is to be said of a step that ran without its model's own forward.
+    """Return the warning for a step in which the model's own forward was not seen.
 
     Args:
         transformed: whether a transform of torch.func has run a forward.
@@ -106,20 +106,20 @@ def unplanned(transformed: bool, planned: bool) -> str:
 
 
 MOST_UNCOUNTED = 0.05
-"""Share of the budget that may stand beside a model before that is said."""
+"""Share of the budget that may be allocated beside a model without a warning."""
 
 LEAST_UNCOUNTED_BYTES = 16 * 2**20
-"""Less is not said, whatever the budget: a loop's batches and metrics."""
+"""No warning for fewer bytes, whatever the budget: a loop's batches and metrics take as much."""
 
 
 class Said:
-    """What was said already."""
+    """Warns the user, and remembers which warnings were given."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
     def once(self, *texts: str, where: bool = True) -> None:
-        """Warn of what was not said before, `where` that is so."""
+        """Give each warning that was not given before; none unless `where`."""
         for text in texts:
             if where and text not in self._said:
                 self._said.add(text)
