@@ -72,13 +72,13 @@ class Kind:
         return replace(self, batches=tuple(replace(batch, numbers=()) for batch in self.batches))
 
     def describe(self) -> str:
-        """The shapes, for a sentence."""
+        """The shapes, as part of a sentence."""
         return "; ".join(batch.describe() for batch in self.batches)
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int, *, sizes: bool = True) -> bool:
-        """Whether a step that has made these forwards so far needs no more memory; one with more gradients does.
+        """Whether a step with these forwards so far, begun with so many bytes of gradients, needs no more memory.
 
-        Or else, whether it only makes the same forwards, whatever their `sizes`.
+        If `sizes` do not count, the forwards only have to be alike.
         """
         return (
             self.gradient_bytes >= gradient_bytes

@@ -1,4 +1,4 @@
-"""The CPU: operators are done as they return, and its allocator hands out what it is asked for."""
+"""The CPU: operators run synchronously, and its allocator does not round sizes."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class AllocatorTape:
         return self._events
 
     def _with_marks(self, allocations: list[private.AllocationEvent]) -> list[Event]:
-        """Turn the marker allocations back into markers and leave other devices out."""
+        """Turn allocations of markers into markers, leave out other devices, and reduce sizes to those requested."""
         events: list[Event] = []
         live: dict[int, int] = {}  # by address, the index of the event that allocated it
         asked = deque(self._asked)

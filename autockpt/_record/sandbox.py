@@ -1,4 +1,4 @@
-"""Running a user's model without leaving a trace."""
+"""Runs a user's model without leaving a trace: what it changes is put back."""
 
 from __future__ import annotations
 

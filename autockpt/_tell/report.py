@@ -1,4 +1,4 @@
-"""`report`: what has become of a model that is held to a budget."""
+"""`report`: how a model has kept to its budget so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's user is told while it trains, once of each thing."""
+"""Warnings that a model's user gets while it trains, each given once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ UNHOOKED = (
 )
 
 OTHER_CALLS = (
-    "a step made other calls than those of its kind before: from now on the largest seen is planned for. What calls of "
-    "modules save that no recorded step made waits elsewhere, so that the budget holds."
+    "a step made other calls than those of its kind before: from now on the largest seen is planned for. What "
+    "forward saves in calls that no recorded step made waits elsewhere, so that the budget holds."
 )
 
 UNCOVERED = (
@@ -66,8 +66,9 @@ BEHIND = (
 )
 
 BACKWARDS = (
-    "a step had more backward passes than its plan counts on, or one that kept its graph (retain_graph, or a loss of "
-    "its own each): what a segment recomputes for one is recomputed for the next, and its inputs are held until then. "
+    "a step had more backward passes than its plan counts on, or one that kept its graph (retain_graph, or several "
+    "losses with a backward each): what a segment recomputes for one is recomputed for the next, and its inputs are "
+    "held until then. "
     "That step may have been above the budget; the next one is recorded, and planned for."
 )
 

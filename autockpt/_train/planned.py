@@ -33,7 +33,7 @@ class PlannedWay(Way):
         after_backward: called when each backward of the step has ended; None for nothing.
     """
 
-    __slots__ = ("_after_backward", "_began", "_carried", "_installed", "_measured", "_over", "_ready")
+    __slots__ = ("_after_backward", "_backward_began", "_carried", "_installed", "_measured", "_over", "_ready")
 
     watches = tapes = unhooked = False
 
@@ -46,7 +46,7 @@ class PlannedWay(Way):
     ) -> None:
         self._installed, self._ready, self._measured, self._after_backward = installed, ready, measured, after_backward
         self._carried: tuple[dict[str, int], set[int]] = {}, set()
-        self._began = False  # whether a backward has begun
+        self._backward_began = False  # whether a backward has begun
         self._over = False  # whether the step may be over: an optimizer has stepped, or the model does something else
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
@@ -61,7 +61,7 @@ class PlannedWay(Way):
         return self._installed.forward(begins)
 
     def backward_begins(self) -> None:
-        self._began, self._over = True, False
+        self._backward_began, self._over = True, False
         if self._after_backward is not None:
             private.after_backward(self._after_backward)
 
@@ -73,8 +73,8 @@ class PlannedWay(Way):
             self._may_be_over()
 
     def _may_be_over(self) -> None:
-        self._over = self._began
-        if self._began and self._measured is not None:
+        self._over = self._backward_began
+        if self._backward_began and self._measured is not None:
             self._measured.ends()
 
     def end(self, arguments: object, *, cut: bool) -> ObservedStep:

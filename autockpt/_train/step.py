@@ -41,10 +41,10 @@ class Patience:
         stepped: whether an optimizer has taken a step.
     """
 
-    __slots__ = ("_final", "_late", "_since_forward")
+    __slots__ = ("_final", "_late", "_stepped_since_forward")
 
     def __init__(self) -> None:
-        self._since_forward: dict[int, bool] = {}  # by id of an optimizer that stepped: no forward has come since
+        self._stepped_since_forward: dict[int, bool] = {}  # by id of each optimizer that has stepped at all
         self._late = 0  # forwards since the first backward, or since a later optimizer step
         self._final = False  # whether an optimizer has stepped twice, or so that no waiting graph can have a backward
 
@@ -54,12 +54,12 @@ class Patience:
 
     @property
     def stepped(self) -> bool:
-        return bool(self._since_forward)
+        return bool(self._stepped_since_forward)
 
     def forward_begins(self, *, late: bool) -> None:
         """Note that another forward begins; it is `late` if the step had a backward already."""
         self._late += late
-        self._since_forward = dict.fromkeys(self._since_forward, False)
+        self._stepped_since_forward = dict.fromkeys(self._stepped_since_forward, False)
 
     def optimizer_stepped(self, optimizer: Optimizer, outdates: Callable[[Optimizer], bool]) -> bool:
         """Note that an optimizer has taken a step; return whether it is its second one since the last forward.
@@ -68,8 +68,8 @@ class Patience:
             optimizer: the optimizer.
             outdates: says whether its step leaves no waiting graph that can still have a backward.
         """
-        before = self._since_forward.get(id(optimizer))
-        self._since_forward[id(optimizer)] = True
+        before = self._stepped_since_forward.get(id(optimizer))
+        self._stepped_since_forward[id(optimizer)] = True
         self._final, self._late = self._final or before is not None or outdates(optimizer), 0
         return bool(before)
 

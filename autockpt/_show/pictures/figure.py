@@ -22,7 +22,7 @@ NOTEBOOK_WIDTH = 800  # columns of a notebook's page
 
 
 class Picture(Figure):  # type: ignore[misc]  # matplotlib is not read by the type checker
-    """A matplotlib figure that pyplot knows nothing of, and that a notebook shows as the value of a cell."""
+    """A matplotlib figure that is not registered with pyplot, and that a notebook displays as the value of a cell."""
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         buffer = io.BytesIO()

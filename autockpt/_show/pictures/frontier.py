@@ -18,7 +18,7 @@ PEER_MARKERS = "s^Dv<>"
 
 
 def draw_frontier(frontier: Frontier, peers: Peers, budgets: Mapping[str, int | str], ax: Any) -> Any:
-    """Draw recompute overhead over peak bytes, a stair for each plan up to the next higher peak; see `Frontier.plot`."""
+    """Draw recompute overhead over peak bytes, a stair for each plan up to the next peak; see `Frontier.plot`."""
     marked = {name: parse_bytes(budget) for name, budget in budgets.items()}
     ax = axes_of(ax)
     plans = frontier.plans[::-1]
