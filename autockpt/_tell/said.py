@@ -68,8 +68,7 @@ BEHIND = (
 BACKWARDS = (
     "a step had more backward passes than its plan counts on, or one that kept its graph (retain_graph, or several "
     "losses with a backward each): what a segment recomputes for one is recomputed for the next, and its inputs are "
-    "held until then. "
-    "That step may have been above the budget; the next one is recorded, and planned for."
+    "held until then. That step may have been above the budget; the next one is recorded, and planned for."
 )
 
 TRANSFORMED = (
