@@ -1,5 +1,5 @@
-"""Batches: which ones are alike, and larger ones than were recorded.
+"""Batches: which ones are alike, and predictions for larger ones than were recorded.
 
-batch.py      what a step was given, told apart as far as plans go
-headroom.py   a recorded step as one of a larger batch
+batch.py      describes a batch, as far as plans depend on it
+headroom.py   predicts a recorded step on a larger batch
 """

@@ -1,4 +1,4 @@
-"""What a batch looks like, and how the model stands: all that the memory of a step depends on, but the values."""
+"""Describes a batch and the state of the model: all that the memory of a step depends on, except values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .._ranks.units import gathered_now, parameters_at_rest, switches, waiting_g
 from .._torch_private import is_distributed, parts, process_group
 
 SWITCHES = (bool, str, torch.dtype, enum.Enum)
-"""Arguments that make a model do something else."""
+"""Types of arguments that switch what a model does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,12 @@ class Batch:
     """The shapes of a batch, and what must be equal for two batches to be alike.
 
     Attributes:
-        kind: name of the one of several models that is called; names of arguments, switches among them (booleans,
-            strings, dtypes, enumerations, None), and ranks, dtypes, devices and gradient flags of the tensors and
-            arrays; modules, flags and dtypes of the model, and autocast.
-        numbers: whole numbers among the arguments: some say how deep a model is to go, some only count steps.
-        shapes: of the tensors and arrays, in order.
-        backwards: how many of its step's had begun before it: while a graph of the step waits, others have theirs.
+        kind: what must be equal. Of the arguments: their names, the switches among them (booleans, strings, dtypes,
+            enumerations, None), and the number of dimensions, dtype, device and ``requires_grad`` of tensors and
+            arrays. Of the model: its name among several, its modules, flags and dtypes; and autocast.
+        numbers: whole numbers among the arguments: some say how deep a model runs, some only count steps.
+        shapes: shapes of the tensors and arrays, in order.
+        backwards: how many backwards of its step had begun before this forward; more than 0 if a graph still waited.
     """
 
     kind: tuple[object, ...]
@@ -42,7 +42,7 @@ class Batch:
     backwards: int = 0
 
     def covers(self, other: Batch, *, sizes: bool = True) -> bool:
-        """Whether `other` is alike, and no larger in any dimension where `sizes` count."""
+        """Whether `other` is alike and, if `sizes` count, no larger in any dimension."""
         alike = (self.kind, self.numbers, self.backwards) == (other.kind, other.numbers, other.backwards)
         return alike and all(
             mine >= theirs or not sizes
@@ -51,7 +51,7 @@ class Batch:
         )
 
     def describe(self) -> str:
-        """The shapes, for a sentence."""
+        """The shapes, as part of a sentence."""
         return ", ".join("x".join(map(str, shape)) or "a number" for shape in self.shapes) or "no tensors"
 
 
@@ -60,25 +60,25 @@ class Kind:
     """A kind of step.
 
     Attributes:
-        batches: of its forwards, in order.
-        gradient_bytes: of the gradients with which it begins.
+        batches: the batches of its forwards, in order.
+        gradient_bytes: bytes of the gradients that exist as it begins.
     """
 
     batches: tuple[Batch, ...]
     gradient_bytes: int
 
     def without_numbers(self) -> Kind:
-        """Return the kind with no numbers among the arguments."""
+        """Return the kind without the whole numbers among the arguments."""
         return replace(self, batches=tuple(replace(batch, numbers=()) for batch in self.batches))
 
     def describe(self) -> str:
-        """The shapes, for a sentence."""
+        """The shapes, as part of a sentence."""
         return "; ".join(batch.describe() for batch in self.batches)
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int, *, sizes: bool = True) -> bool:
-        """Whether a step that has made these forwards so far needs no more memory; one with more gradients does.
+        """Whether a step with these forwards so far, begun with so many bytes of gradients, needs no more memory.
 
-        Or else, whether it only makes the same forwards, whatever their `sizes`.
+        If `sizes` do not count, the forwards only have to be alike.
         """
         return (
             self.gradient_bytes >= gradient_bytes
@@ -92,9 +92,9 @@ class Forward(NamedTuple):
 
     Attributes:
         model: the model, or several that are planned together.
-        own: the forward of the one that is called, whatever was put over it.
-        arguments: by position and by keyword.
-        name: of the one that is called.
+        own: the original forward of the model that is called, not one that was patched over it.
+        arguments: its arguments, by position and by keyword.
+        name: the name of the model that is called, among several.
     """
 
     model: nn.Module
@@ -104,17 +104,17 @@ class Forward(NamedTuple):
 
     @property
     def root(self) -> nn.Module:
-        """The one that is called; a copy of one of several is all that there is of them."""
+        """The model that is called. A copy of one of several models has no others: then it is `model` itself."""
         return roots(self.model).get(self.name, self.model)
 
     @property
     def evaluates(self) -> bool:
-        """Whether it may be one of an evaluation in which gradients were left on."""
+        """Whether it may belong to an evaluation with gradients left on."""
         return not self.root.training and any(each.requires_grad for each in self.root.parameters())
 
     @property
     def device(self) -> torch.device:
-        """Where the model trains, or lies, where all of it is frozen and gradients pass through it."""
+        """The device of the model's trainable parameters; of any parameter if all are frozen."""
         trained = (parameter.device for parameter in self.model.parameters() if parameter.requires_grad)
         return next(trained, None) or next(self.model.parameters()).device
 
@@ -124,7 +124,7 @@ class Forward(NamedTuple):
         return self.own(*args, **kwargs)
 
     def batch(self, *, numbers: bool = True) -> Batch:
-        """Describe the batch in the arguments, with whole numbers among them or without."""
+        """Describe the batch in the arguments, with the whole numbers among them or without."""
         batch = batch_of(self.model, self.own, *self.arguments, numbers=numbers)
         return replace(batch, kind=(self.name, *batch.kind)) if self.name else batch
 
@@ -137,7 +137,7 @@ def batch_of(
     *,
     numbers: bool = True,
 ) -> Batch:
-    """Describe the batch in the arguments of a model's own forward, by position or by keyword; its numbers or not."""
+    """Describe the batch in the arguments of a model's own forward, with the whole numbers among them or without."""
     arguments = by_name(forward, args, kwargs)
     tensors: list[torch.Tensor] = []
     others = kept_whole(encode(arguments.values(), tensors))
@@ -152,13 +152,13 @@ def batch_of(
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:
-    """Return a shape in numbers: that of all values together where each row has a length of its own."""
+    """Return a shape; for a nested tensor, that of all its values together."""
     return tuple(tensor.values().shape if getattr(tensor, "is_nested", False) else tensor.shape)
 
 
 def gradient_bytes(model: nn.Module) -> int:
-    """Bytes of the parameters to whose gradients a step that begins now adds its own."""
-    # What stands for a parameter for a while (torch.func.functional_call) is no leaf, and has none.
+    """Bytes of the gradients that exist as a step begins, to which the step adds its own."""
+    # A tensor that replaces a parameter for a while (torch.func.functional_call) is no leaf, and has no gradient.
     own: Iterable[nn.Parameter] = parameters_at_rest(model) if process_group() else _parameters(_modules(model))
     held = {id(each): each for each in own if each.is_leaf and each.grad is not None}
     trained: list[torch.Tensor] = [each for each in held.values() if each.requires_grad]
@@ -168,12 +168,12 @@ def gradient_bytes(model: nn.Module) -> int:
 
 
 def gathered_bytes(model: nn.Module) -> int:
-    """Bytes of parameters that FSDP2 has gathered as a step begins, and lets go of within it."""
+    """Bytes of parameters that FSDP2 has gathered as a step begins, and frees within it."""
     return sum(each.untyped_storage().nbytes() for each in gathered_now(model)) if process_group() else 0
 
 
 def _state_of(model: nn.Module) -> tuple[object, ...]:
-    """What of a model and its surroundings decides how much it saves, beside its batch."""
+    """What decides how much a model saves, besides its batch: its parameters, its modules' modes, autocast, ranks."""
     modules = _modules(model)
     parameters = tuple([(parameter.requires_grad, parameter.dtype) for parameter in _parameters(modules)])
     autocast = tuple(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in kinds())
@@ -185,7 +185,7 @@ def _state_of(model: nn.Module) -> tuple[object, ...]:
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:
-    """Return a model and all modules inside, each once; every step asks, and by torch it takes ten times as long."""
+    """Return a model and all modules inside it, each once. Every step asks, and torch's own takes ten times as long."""
     found, seen = [model], {model}
     for module in found:
         for child in module._modules.values():
@@ -196,7 +196,7 @@ def _modules(model: nn.Module) -> list[nn.Module]:
 
 
 def _parameters(modules: Iterable[nn.Module]) -> Iterator[nn.Parameter]:
-    """Yield the parameters of modules: one that two of them share twice."""
+    """Yield the parameters of modules. A parameter that two modules share comes twice."""
     for module in modules:
         for parameter in module._parameters.values():
             if parameter is not None:
@@ -204,10 +204,10 @@ def _parameters(modules: Iterable[nn.Module]) -> Iterator[nn.Parameter]:
 
 
 def by_name(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return arguments by the names that forward has for them; by position where it does not say."""
+    """Return arguments by the names of forward's parameters, or by position if they do not fit its signature."""
     try:
         bound = inspect.signature(forward).bind(*args, **kwargs)
-    except (TypeError, ValueError):  # forward will say itself what is wrong
+    except (TypeError, ValueError):  # if the arguments are wrong, forward itself will raise
         return {**{str(position): value for position, value in enumerate(args)}, **kwargs}
     found: dict[str, Any] = {}
     for name, value in bound.arguments.items():

@@ -1,8 +1,8 @@
-"""Steps on larger batches than were recorded: every number of bytes grows as it does between two fake recordings.
+"""Predicts steps on larger batches than were recorded: tensors grow as they do between two fake recordings.
 
 fake, as large as recorded     64   128   64      ──▶  64 grows to 80, 128 to 160
 fake, larger                   80   160   80
-recorded                       64    96  128  64  ──▶  80  120  160  80         96 is in neither: the most of all
+recorded                       64    96  128  64  ──▶  80  120  160  80         96 is in neither: by the largest ratio
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .batch import Forward, Kind, by_name
 _log = logging.getLogger("autockpt")
 
 HEADROOM = 1.25
-"""A plan is made for sizes that are larger by this, where sizes were seen to vary."""
+"""If a size was seen to vary, plans are made for a size that is larger by this factor."""
 
 STAYS = "the weights"
-"""Where gradients of parameters come from, and what optimizers make."""
+"""The origin of gradients of parameters, and of what optimizers allocate: these do not grow with the batch."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
 def headroom(shapes: Shapes, others: Iterable[Shapes]) -> Shapes:
-    """Return shapes with headroom in the dimensions in which others differ from them; the same where none does."""
+    """Return shapes with headroom in each dimension in which some other shapes differ from them."""
     grown = [list(shape) for shape in shapes]
     for other in others:
         for own, mine, theirs in zip(grown, shapes, other, strict=True):
@@ -51,7 +51,7 @@ def headroom(shapes: Shapes, others: Iterable[Shapes]) -> Shapes:
 
 
 def roomy(kind: Kind, kinds: Iterable[Kind]) -> Kind:
-    """Return a kind with headroom where sizes of those that were recorded differ; with several forwards it stays."""
+    """Return a kind with headroom in the sizes that vary between recorded kinds. With several forwards it stays."""
     batch, *others = kind.batches
     if others:
         return kind
@@ -61,17 +61,17 @@ def roomy(kind: Kind, kinds: Iterable[Kind]) -> Kind:
 
 
 def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, loss: Loss | None) -> Profile:
-    """Foretell a step on a larger batch.
+    """Predict a step on a larger batch.
 
     Args:
         begins: a forward on any batch of the same kind.
-        profile: of a recorded step.
-        shapes: of the tensors of the recorded batch.
-        larger: of the larger one.
-        loss: maps outputs to a scalar; None where it is not known.
+        profile: the profile of a recorded step.
+        shapes: shapes of the tensors of the recorded batch.
+        larger: shapes of the tensors of the larger batch.
+        loss: maps outputs to a scalar; None if it is not known.
 
     Returns:
-        The profile, with the calls and refusals of the recorded step. Seconds are those of the recorded step.
+        The predicted profile. It has the calls, refusals and seconds of the recorded step.
 
     Heuristic; O(two fake recordings).
     """
@@ -84,7 +84,7 @@ def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, los
     if [origin for origin, _ in small] != [origin for origin, _ in large]:
         small, large = [], []
     pairs = [(origin, old, new) for (origin, old), (_, new) in zip(small, large, strict=True)]
-    # Attention grows with the square of what the batch grows with.
+    # Without fake recordings, the square: attention scores grow with the square of the sequence length.
     most = max((new / old for _, old, new in pairs), default=HEADROOM**2)
     device = device_of(begins.device)
     found: dict[tuple[str, int], int] = {}
@@ -116,9 +116,9 @@ def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, los
 
 
 def resized(arguments: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
-    """Return arguments with tensors of these shapes, whose values are repeated or cut off.
+    """Return arguments with their tensors resized to these shapes, by repeating or cutting off values.
 
-    So they stay such as the model is used to (indices of a vocabulary).
+    So values stay valid for the model, such as indices of a vocabulary.
     """
     leaves: list[torch.Tensor] = []
     templates = encode((arguments,), leaves)
@@ -127,17 +127,17 @@ def resized(arguments: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
 
 
 def enlarged(begins: Forward, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments with tensors repeated until they are as large as was asked for.
+    """Return arguments with their tensors repeated until they are as large as was asked for.
 
     Args:
-        begins: a forward that has the arguments.
-        shapes: by name of the argument.
+        begins: a forward with the arguments.
+        shapes: the shapes asked for, by name of the argument.
 
     Returns:
         Arguments by position and by keyword.
 
     Raises:
-        BudgetError: there is no such tensor, or it has another number of dimensions.
+        BudgetError: no argument of that name is a tensor, or it has another number of dimensions.
     """
     args, kwargs = begins.arguments
     places = by_name(begins.own, tuple(range(len(args))), {name: name for name in kwargs})
@@ -157,7 +157,7 @@ def enlarged(begins: Forward, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tu
 
 @contextlib.contextmanager
 def _bare(begins: Forward) -> Iterator[None]:
-    """Leave a model with its own forward: whoever put something over it has seen the arguments already."""
+    """Put the model's own forward back inside the block: what was patched over it has seen the arguments already."""
     attributes = begins.root.__dict__
     over, attributes["forward"] = attributes["forward"], begins.own
     try:
@@ -167,13 +167,13 @@ def _bare(begins: Forward) -> Iterator[None]:
 
 
 def _fake(begins: Forward, shapes: Shapes, loss: Loss | None) -> Profile:
-    """Record a fake step; the model's own hooks have run already on what it is given."""
+    """Record a fake step, without the model's hooks: they have changed the arguments already."""
     arguments = Arguments(*resized(begins.arguments, shapes))
     return profile_fake(training_step(begins.root, arguments, loss, hooks=False))
 
 
 def _sizes(profile: Profile) -> list[tuple[str, int]]:
-    """For each tensor of a step where it comes from, and its bytes: one size may come from batch and weights."""
+    """The origin and bytes of each tensor of a step. Equal sizes may have different origins: batch and weights."""
     tensors, ops = profile.tensors, profile.ops
     made = {tensor: name for name, makes in zip(ops.name, ops.makes, strict=True) for tensor in makes}
     over = max(profile.saves.release, default=profile.ticks)
@@ -186,7 +186,7 @@ def _sizes(profile: Profile) -> list[tuple[str, int]]:
 
 
 def _repeated(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Repeat a tensor's values, so that they stay such as the model is used to (indices of a vocabulary)."""
+    """Resize a tensor by repeating or cutting off its values, so that they stay valid for the model."""
     for dimension, size in enumerate(shape):
         index = torch.arange(size, device=tensor.device) % tensor.shape[dimension]
         tensor = tensor.detach().index_select(dimension, index).requires_grad_(tensor.requires_grad)

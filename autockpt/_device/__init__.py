@@ -5,7 +5,7 @@ cpu.py, cuda.py, other.py   one file a kind
 present.py   which devices this process uses
 tape.py      allocations and frees of a device, in order
 clock.py     time without waiting for the device
-roofline.py  what operators do, for the seconds of a device that is not there
+roofline.py  bytes and operations of operators, to predict seconds on a device that is not there
 
 A new kind is a file here and a line in `device_of`. The rates of devices that are not there lie in
 `_data/rooflines.py`, which needs no torch.
@@ -36,12 +36,12 @@ __all__ = [
 
 
 def device_of(at: torch.device) -> Device:
-    """Return what is known of a device of torch's."""
+    """Return the `Device` for a device of torch's."""
     if at.type == "cpu":
         return Cpu()
     return Cuda(at) if at.type == "cuda" else Other(at)
 
 
 def planned_device() -> Device:
-    """Return a device that is planned for and need not be there: every one that has a roofline is of this kind."""
+    """Return the kind of device that predictions are for, which need not be there: all with a roofline are CUDA."""
     return Cuda(torch.device("cuda", 0))

@@ -14,11 +14,11 @@ from .tape import AllocatorTape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What a device's allocator says of itself.
+    """The statistics of a device's allocator.
 
     Attributes:
-        allocated_bytes: what is handed out now.
-        peak_bytes: the most that was handed out at once, since the statistics were reset.
+        allocated_bytes: bytes that are allocated now.
+        peak_bytes: the most that were allocated at once since the statistics were reset.
     """
 
     allocated_bytes: int
@@ -38,67 +38,67 @@ class Device(Protocol):
 
     @property
     def memory(self) -> str:
-        """What its memory is called in words, where a budget is a share of it."""
+        """What to call its memory in a sentence about a budget in percent."""
 
     @property
     def grain_bytes(self) -> int:
-        """Its allocator hands out multiples of this."""
+        """Its allocator rounds sizes up to multiples of this."""
 
     @property
     def number_bytes(self) -> int:
-        """What a Python number takes while an operator computes with it."""
+        """Bytes allocated for a Python number while an operator computes with it."""
 
     @property
     def margin(self) -> float:
-        """Share of a budget that is left to the allocator."""
+        """The share of a budget that plans leave to the allocator."""
 
     @property
     def runs_at_once(self) -> bool:
-        """Whether an operator is done when its call returns, so that the host's clock tells its seconds."""
+        """Whether an operator is done when its call returns, so that the host's clock can time it."""
 
     @property
     def draws_inside_recurrent_layers(self) -> bool:
-        """Whether recurrent layers draw their dropout from a state that no generator shows."""
+        """Whether recurrent layers draw their dropout from a random state that belongs to no generator."""
 
     @property
     def spills_to_host(self) -> bool:
-        """Whether the host's memory is room beside the device's own."""
+        """Whether tensors can wait in the host's memory because the device has its own."""
 
     @property
     def generator_bytes(self) -> int:
-        """What a state of its generator takes from its own memory."""
+        """Bytes that one state of its generator takes in the device's memory."""
 
     def total_bytes(self) -> int | None:
-        """Return the size of its memory; None where nobody says."""
+        """Return the size of its memory; None if it is not known."""
 
     def level(self) -> Level | None:
-        """Return what its allocator says of itself; None where it keeps no statistics."""
+        """Return the statistics of its allocator; None if it keeps none."""
 
     def reset_peak(self) -> None:
-        """Begin the statistics of the peak anew: they are the user's, so only where the user asked for it."""
+        """Reset the peak in the allocator's statistics. They belong to the user, so only if the user asked for it."""
 
     def tape(self) -> AllocatorTape:
-        """Return a tape of its allocations, not begun; see `why_never`."""
+        """Return a tape of its allocations, not started yet; see `why_never`."""
 
     def clock(self) -> Clock:
-        """Return a clock of what runs on it."""
+        """Return a clock for what runs on it."""
 
     def wait(self) -> None:
-        """Wait until all that was asked of it is done, and what that held is let go of."""
+        """Wait until all work on it is done, and autograd's threads hold none of its results."""
 
     def settle(self, results: Iterable[torch.Tensor | None]) -> None:
-        """Wait until autograd's own threads have let go of a backward's results."""
+        """Wait until autograd's own threads hold none of a backward's results any more."""
 
     def forget_workspaces(self) -> int:
-        """Have libraries give back the workspaces that they keep; return their bytes. A tape sees them taken then."""
+        """Free the workspaces that libraries keep; return their bytes. Later allocations of them are on the tape."""
 
     def why_never(self) -> str:
-        """Say why no step can be recorded on it, as it is set up; empty where one can."""
+        """Say why no step can ever be recorded on it in this process; empty if one can."""
 
     def why_not_now(self) -> str:
-        """Say why no step can be recorded on it at this moment; empty where one can."""
+        """Say why no step can be recorded on it at this moment; empty if one can."""
 
 
 def rounded(device: Device, size_bytes: int) -> int:
-    """Return what the allocator of `device` hands out for so many bytes."""
+    """Return how many bytes the allocator of `device` hands out for a request of `size_bytes`."""
     return -(-size_bytes // device.grain_bytes) * device.grain_bytes

@@ -9,28 +9,28 @@ import torch
 
 
 class Clock:
-    """Reads the time of a run, by default as a number of seconds, with no device that waits."""
+    """Reads the time of a run. By default a reading is a number of seconds, and there is no device to keep waiting."""
 
     def stamp(self) -> object:
         """Return a reading."""
         raise NotImplementedError
 
     def get_ahead(self, seconds: float) -> None:
-        """Let the device wait for so long, while the host goes on: so it never waits for the host afterwards."""
+        """Make the device wait for `seconds` while the host goes on, so that it need not wait for the host later."""
 
     def forget(self, since: object) -> None:
-        """Leave what the host did since a reading out of all that follow: it was the recorder's own work."""
+        """Leave the time since a reading out of all later readings: it was the recorder's own work."""
 
     def seconds(self, stamps: list[object]) -> list[float]:
-        """Turn readings into seconds since the first."""
+        """Turn readings into seconds since the first one."""
         readings = cast("list[float]", stamps)
         return [reading - readings[0] for reading in readings]
 
 
 class HostClock(Clock):
-    """The host's clock: right where operators run on the host, as on a CPU.
+    """The host's clock, for operators that run on the host.
 
-    Where they run in one thread it counts what that thread runs, and not what else the machine does meanwhile.
+    If torch uses one thread, it counts only that thread's processor time, not what else the machine does.
     """
 
     def __init__(self) -> None:

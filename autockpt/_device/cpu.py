@@ -1,4 +1,4 @@
-"""The CPU: operators are done as they return, and its allocator hands out what it is asked for."""
+"""The CPU: operators run synchronously, and its allocator does not round sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Cpu:
     name = "cpu"
     memory = "physical memory"
     grain_bytes = 1
-    number_bytes = 12  # as it is, and as the tensors are
+    number_bytes = 12  # in its own type (8 bytes), and converted to that of the tensors (4)
     margin = 0.0
     runs_at_once = True
     draws_inside_recurrent_layers = False

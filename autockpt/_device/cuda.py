@@ -1,4 +1,4 @@
-"""A CUDA device: it works behind the host, and its caching allocator hands out blocks and keeps statistics.
+"""A CUDA device: it runs asynchronously to the host, and its caching allocator hands out blocks and keeps statistics.
 
 What ROCm's build of torch calls ``cuda`` is one too.
 """
@@ -19,23 +19,23 @@ from .clock import Clock
 from .tape import AllocatorTape
 
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-"""A variable in the environment with which torch's allocator neither caches nor reports."""
+"""An environment variable. If it is set, torch's allocator neither caches nor reports allocations."""
 
 SETTLES_SECONDS = 1.0
-"""How long autograd's thread may take to let go of results: it needs the interpreter for that, 4 ms were seen."""
+"""How long to wait at most for autograd's thread to release results. It needs the GIL for that; 4 ms were seen."""
 
 
 class Cuda:
     """A CUDA device; see `Device`."""
 
     memory = "device memory"
-    grain_bytes = 512  # and more, where the allocator does not split a block that it has
+    grain_bytes = 512  # a request gets more if the allocator does not split a larger cached block
     number_bytes = 0
     margin = MARGIN
     runs_at_once = False
-    draws_inside_recurrent_layers = True  # cuDNN's, which is seeded once
+    draws_inside_recurrent_layers = True  # from cuDNN's dropout state, which is seeded once
     spills_to_host = True
-    generator_bytes = 0  # states lie on the host
+    generator_bytes = 0  # its states are host tensors
 
     def __init__(self, at: torch.device) -> None:
         self.at = at
@@ -48,7 +48,7 @@ class Cuda:
         return int(torch.cuda.get_device_properties(self.at).total_memory)
 
     def level(self) -> Level | None:
-        # As torch's own functions do, but once, and not made flat and sorted: every planned step asks.
+        # One call in place of two of torch's, each of which also flattens and sorts: every planned step asks.
         found = torch.cuda.memory_stats_as_nested_dict(self.at).get("allocated_bytes", {}).get("all", {})
         return Level(allocated_bytes=found.get("current", 0), peak_bytes=found.get("peak", 0))
 
@@ -62,9 +62,9 @@ class Cuda:
         return EventClock(self.at)
 
     def wait(self) -> None:
-        """Wait, also for autograd's thread of the device, which holds a backward's last gradients until its next one.
+        """Wait for the device, and until autograd's thread for it holds no gradients.
 
-        So it gets a backward of one number to do.
+        That thread holds the last gradients of a backward until its next one. So it gets a backward of one number.
         """
         with torch.inference_mode(False), torch.enable_grad(), private.outside_modes():
             number = torch.zeros((), device=self.at, requires_grad=True)
@@ -72,10 +72,10 @@ class Cuda:
         torch.cuda.synchronize(self.at)
 
     def settle(self, results: Iterable[torch.Tensor | None]) -> None:
-        """Wait until a thread of autograd's, in which a backward ran, holds none of its results any more."""
+        """Wait until autograd's thread, which ran a backward, holds none of its results any more."""
         held, until = [each for each in results if each is not None], time.monotonic() + SETTLES_SECONDS
         while any(map(private.held_elsewhere, held)) and time.monotonic() < until:
-            time.sleep(0.001)  # lets go of the interpreter, which that thread waits for
+            time.sleep(0.001)  # releases the GIL, which that thread waits for
 
     def forget_workspaces(self) -> int:
         self.wait()
@@ -101,7 +101,7 @@ class Cuda:
 
 
 class EventClock(Clock):
-    """Events in the current stream: the device's own time, read only after the run."""
+    """Reads the device's own time: events in the current stream, which are evaluated only after the run."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""Any other device: plans that are given run on it, and nothing tells what a step holds there."""
+"""Any other device. A plan that the user gives runs on it, but nothing reports what a step allocates there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which devices this process uses, whatever a model lies on."""
+"""Which devices this process has and uses, whatever device a model is on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .. import _torch_private as private
 
 
 class Described(NamedTuple):
-    """A device as it describes itself; None is free where it does not answer, and `error` is what it raised."""
+    """An accelerator's properties. If it cannot tell its free bytes, they are None and `error` is what it raised."""
 
     name: str
     capability: str
@@ -21,7 +21,7 @@ class Described(NamedTuple):
 
 
 def described() -> list[Described]:
-    """Return what each accelerator says of itself."""
+    """Return the properties of each accelerator."""
     return [_described(index) for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
 
 
@@ -30,7 +30,7 @@ def _described(index: int) -> Described:
     capability = f"{found.major}.{found.minor}"
     try:
         free_bytes = torch.cuda.mem_get_info(index)[0]
-    except RuntimeError as error:  # all of its memory is taken, or it is broken
+    except RuntimeError as error:  # it has no memory left for a context, or it is broken
         return Described(found.name, capability, found.total_memory, None, error)
     return Described(found.name, capability, found.total_memory, free_bytes)
 
@@ -41,7 +41,7 @@ def built_for() -> str | None:
 
 
 def allocator() -> str | None:
-    """Return how torch allocates on accelerators; None where there is none."""
+    """Return the name of torch's allocator for accelerators; None if there is no accelerator."""
     return torch.cuda.get_allocator_backend() if torch.cuda.is_available() and torch.cuda.device_count() else None
 
 
@@ -51,17 +51,17 @@ def kinds() -> tuple[str, ...]:
 
 
 def device_in_use() -> torch.device:
-    """Return the device that is measured where nobody says which: the current CUDA device, once one is in use."""
+    """Return the device to measure if none is named: the current CUDA device once CUDA is in use, else the CPU."""
     return torch.device("cuda") if torch.cuda.is_available() and torch.cuda.is_initialized() else torch.device("cpu")
 
 
 def best_device() -> torch.device:
-    """Return the device that is there and fastest."""
+    """Return the fastest device that is there."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def also_drawn_from() -> tuple[torch.device, ...]:
-    """Return devices from which an operator may draw random numbers without being given a tensor that lies there."""
+    """Return devices from whose generators an operator may draw even if none of its tensors is there."""
     return (torch.device("cuda", torch.cuda.current_device()),) if torch.cuda.is_initialized() else ()
 
 
@@ -76,19 +76,19 @@ def generators() -> list[torch.Generator]:
 
 
 def current_stream() -> private.StreamNumbers | None:
-    """Return the stream in which operators of this thread run on the current accelerator; None where none is in use."""
+    """Return the stream in which this thread's operators run on the current accelerator; None if none is in use."""
     return private.current_stream() if torch.cuda.is_initialized() else None
 
 
 def go_to(stream: private.StreamNumbers) -> None:
-    """Let operators of this thread run in `stream` from now on, after all that they asked of the present one."""
+    """Let this thread's operators run in `stream` from now on, after all work that is queued in the present stream."""
     before, following = torch.cuda.current_stream(), private.stream_of(stream)
     following.wait_stream(before)
     torch.cuda.set_stream(following)
 
 
 def read_in(stream: private.StreamNumbers, tensors: Iterable[torch.Tensor]) -> None:
-    """Tell the allocator that a stream reads tensors, which may have been made in another one."""
+    """Tell the allocator that a stream reads these tensors. They may have been allocated in another stream."""
     there = [tensor for tensor in tensors if not tensor.is_cpu]
     if there:
         reader = private.stream_of(stream)
@@ -97,5 +97,5 @@ def read_in(stream: private.StreamNumbers, tensors: Iterable[torch.Tensor]) -> N
 
 
 def captures_graph() -> bool:
-    """Whether what is asked of a device now is written down and done later."""
+    """Whether a CUDA graph is being captured, so that work is only recorded now and runs later."""
     return private.captures_graph()

@@ -1,4 +1,4 @@
-"""What operators do, for the seconds that they would take on a named device: bytes that move, and operations."""
+"""The work of operators, bytes moved and floating-point operations, to predict their seconds on a named device."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .._data.devices import Roofline
 
 
 class Work(NamedTuple):
-    """What an operator does.
+    """The work of an operator.
 
     Attributes:
-        moved_bytes: of all tensors that it reads or makes.
-        flops: floating-point operations; 0 of an operator that is bound by moving.
-        half: whether elements have at most 16 bits.
+        moved_bytes: bytes of all tensors that it reads or makes.
+        flops: floating-point operations; 0 for an operator that is bound by memory bandwidth.
+        half: whether its elements have at most 16 bits.
     """
 
     moved_bytes: int
@@ -25,7 +25,7 @@ class Work(NamedTuple):
     half: bool = False
 
     def seconds(self, device: Roofline) -> float:
-        """The longer of computing and moving bytes."""
+        """Seconds on a device: those of computing or those of moving bytes, whichever are more."""
         rate = device.half_flops if self.half else device.single_flops
         return max(self.moved_bytes / device.bytes_per_second, self.flops / rate)
 
@@ -33,13 +33,13 @@ class Work(NamedTuple):
 def work_of(
     op: Any, given: tuple[tuple[Any, ...], dict[str, Any]], output: Any, tensors: Sequence[torch.Tensor]
 ) -> Work | None:
-    """Return what an operator does; None where it neither computes nor moves bytes.
+    """Return the work of an operator; None if it neither computes nor moves bytes.
 
     Args:
         op: the operator.
         given: its arguments, by position and by name.
         output: what it returned.
-        tensors: all of these, its arguments first.
+        tensors: the tensors in its arguments, then those in its output.
     """
     packet = op.overloadpacket
     if op.is_view or packet in NO_WORK or op.namespace == "c10d":  # between devices, of which no roofline tells
@@ -55,12 +55,12 @@ def work_of(
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Scores, and values weighed by them, of every head of the queries, as if none were masked."""
+    """Scores, and the values weighted by them, for every head of the queries, as if nothing were masked."""
     return 2 * _scores(query, key) * int(query.shape[-1] + value.shape[-1])
 
 
 def _attention_backward_flops(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Scores again, then the gradients of scores, values, queries and keys."""
+    """The scores again, then the gradients of scores, values, queries and keys."""
     return 2 * _scores(query, key) * int(3 * query.shape[-1] + 2 * value.shape[-1])
 
 
@@ -69,7 +69,7 @@ def _scores(query: Any, key: Any) -> int:
 
 
 def _grouped_flops(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """A row, a column or an inner index belongs to one of the groups, unless both sides have the groups apart."""
+    """A grouped product: groups share the rows, columns or inner indices, unless both sides have a group dimension."""
     groups = a.shape[0] if a.dim() == b.dim() == 3 else 1
     return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
 
@@ -79,7 +79,7 @@ FLOPS: Mapping[Any, Callable[..., int]] = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
     torch.ops.aten._grouped_mm: _grouped_flops,
 }
-"""What torch's own table of operators that compute lacks."""
+"""Operators that torch's own `flop_registry` lacks."""
 
 NO_WORK = frozenset(
     {
@@ -91,4 +91,4 @@ NO_WORK = frozenset(
         torch.ops.aten.new_empty_strided,
     }
 )
-"""Operators that neither compute nor move bytes; so do views."""
+"""Operators that neither compute nor move bytes, besides views."""

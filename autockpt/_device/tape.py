@@ -1,13 +1,13 @@
 """The tape: allocations, frees and markers of one run, in the order in which they happened.
 
-A marker is itself an allocation, of a size that nothing else has, freed at once. So it lies in the
-allocator's own stream of events, in exactly the right place, with no clock to be trusted:
+A marker is itself an allocation, of a size that nothing else has, and it is freed at once. So it is at exactly the
+right place in the allocator's own stream of events, and no clock has to be trusted:
 
     stream   alloc 8192 · alloc 4099 · free 4099 · alloc 512 · free 8192 · ...
     tape     alloc 8192 · mark 1                 · alloc 512 · free 8192 · ...
 
-Markers come from every thread, and from finalizers in the middle of another marker. So each has a size of its own, by
-which it is found again, whatever the order in which Python wrote them down.
+Markers come from every thread, and from finalizers that run while another marker is made. So Python may number them in
+another order than they were allocated in. Each has a size of its own, by which it is found again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .. import _torch_private as private
 from .._data.errors import ProfilingError
 
 MARK_BYTES = 4097
-"""Size of marker allocation 0; marker i is 2 i bytes larger. Odd: no tensor of 2, 4 or 8 byte elements has it."""
+"""Size of marker 0; marker i is 2 i bytes larger. Sizes are odd, so no tensor of 2, 4 or 8 byte elements has one."""
 
 OUT_OF_ORDER = 256
-"""How many markers may overtake one. An allocation that looks like a marker of another time is the user's own."""
+"""By how many places a marker may be out of order. An allocation that looks like one further off is the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Event:
 
 
 class _Asked(NamedTuple):
-    """What somebody asked for: `bytes`, at an address, before some marker. The allocator may have handed out more."""
+    """`bytes` that were requested at an address, before marker `before`. The allocator may have handed out more."""
 
     before: int
     address: int
@@ -48,27 +48,28 @@ class _Asked(NamedTuple):
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Address of a tensor's storage, by which the allocator knows it; 0 where it has none."""
+    """Address of a tensor's storage, as in the allocator's events; 0 if it has none."""
     tensor = private.local(tensor)
-    if tensor.layout != torch.strided or tensor._is_zerotensor():  # forward-mode derivatives that are zero
+    if tensor.layout != torch.strided or tensor._is_zerotensor():  # zero tangents of forward-mode derivatives
         return 0
-    if not private.storage_key(tensor):  # stands for another one, inside a transform of `torch.func`
+    if not private.storage_key(tensor):  # a wrapper inside a transform of `torch.func`
         return 0
     try:
         return tensor.untyped_storage().data_ptr()
-    except RuntimeError:  # a subclass that wraps tensors, and has no memory of its own
+    except RuntimeError:  # a subclass that wraps tensors and has no memory of its own
         return 0
 
 
 class AllocatorTape:
-    """A tape made of the allocator's own events, so that buffers inside kernels count.
+    """A tape made of the allocator's own events, so that temporary buffers of kernels count.
 
     Args:
-        device: whose allocations are recorded.
-        grain_bytes: its allocator hands out multiples of this, and more where it does not split a block that it has.
+        device: the device whose allocations are recorded.
+        grain_bytes: its allocator rounds sizes up to multiples of this. It hands out more if it does not split a larger
+            cached block.
 
     Raises:
-        ProfilingError: on entering, if a profiler is running that cannot be ended now.
+        ProfilingError: on entering, if a profiler runs that cannot be ended now.
     """
 
     def __init__(self, device: torch.device, *, grain_bytes: int = 1) -> None:
@@ -107,9 +108,9 @@ class AllocatorTape:
             self._events = self._with_marks(allocations)
 
     def mark(self) -> int:
-        """Put a marker on the tape and return its number: no two have the same."""
+        """Put a marker on the tape and return its number, which no other marker has."""
         number = next(self._numbers)
-        # A bare storage: no operator runs, so that no mode sees the marker made.
+        # A bare storage: no operator runs, so no mode sees the marker.
         self._addresses[number] = torch.UntypedStorage(self._marker_bytes(number)).data_ptr()
         return number
 
@@ -126,16 +127,16 @@ class AllocatorTape:
         return address
 
     def events(self) -> list[Event]:
-        """Return everything recorded, in order. Only after the context was left."""
+        """Return all events in order. Call it only after the context was left."""
         return self._events
 
     def _with_marks(self, allocations: list[private.AllocationEvent]) -> list[Event]:
-        """Turn the marker allocations back into markers and leave other devices out."""
+        """Turn allocations of markers into markers, leave out other devices, and reduce sizes to those requested."""
         events: list[Event] = []
-        live: dict[int, int] = {}  # by address, the event that allocated
+        live: dict[int, int] = {}  # by address, the index of the event that allocated it
         asked = deque(self._asked)
         left = dict(self._addresses)
-        pending: set[tuple[int, int]] = set()  # markers whose free is still to come
+        pending: set[tuple[int, int]] = set()  # frees of markers that are still to come
         found = 0
         for pointer, change, device_type, device_index in allocations:
             if device_type == "cpu":
@@ -165,7 +166,7 @@ class AllocatorTape:
         return events
 
     def _refuse_unread(self, events: list[Event], found: int, *, complete: bool) -> None:
-        """Refuse a stream that has lost markers, or that tells of no allocation."""
+        """Refuse a stream that has lost markers, or that has no allocation."""
         if not complete:
             raise ProfilingError(
                 f"the profiler's stream holds {found} of {len(self._addresses)} markers: "

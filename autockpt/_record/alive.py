@@ -1,4 +1,4 @@
-"""What is alive of a class, found while other threads run; and what memory that is."""
+"""Finds the live objects of a class, safely while other threads run, and the storages of live tensors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .._ranks.units import gathered_now, parameters_at_rest
 T = TypeVar("T")
 
 _REAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""Other classes (fake tensors, wrappers) need not have memory of their own."""
+"""Classes of tensors that count. Others (fake tensors, wrappers) may have no memory of their own."""
 
 
 def alive(*kinds: type[T]) -> list[T]:
-    """Return every object of some classes, or of classes derived from them, that Python's collector knows.
+    """Return every object of some classes, or of their subclasses, that Python's garbage collector tracks.
 
-    Asked for by what refers to the classes, as their objects do. ``gc.get_objects`` would hand out what other threads
-    are just making too, and a tuple that somebody else holds cannot be finished (``SystemError``).
+    It asks the collector what refers to these classes: their objects do. ``gc.get_objects`` would also return tuples
+    that other threads are still building. A tuple with a second reference cannot be resized: ``SystemError`` there.
     """
     every: list[type[T]] = [*kinds]
     for each in every:
@@ -33,7 +33,7 @@ def alive(*kinds: type[T]) -> list[T]:
 
 
 def each_storage(tensors: Iterable[torch.Tensor], device_type: str) -> dict[int, torch.Tensor]:
-    """Return for each storage of some tensors and of their gradients, on a type of device, a tensor that has it."""
+    """Return one tensor for each storage that tensors and their gradients have on a type of device, by storage key."""
     found: dict[int, torch.Tensor] = {}
     for tensor in tensors:
         gradient = _gradient_of(tensor)
@@ -45,12 +45,12 @@ def each_storage(tensors: Iterable[torch.Tensor], device_type: str) -> dict[int,
 
 
 def beside(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: str) -> dict[int, torch.Tensor] | None:
-    """Return what Python can see of the memory of a type of device, but for what is known and a model's optimizers.
+    """Return the live tensors on a type of device, except the model's, its optimizers' and those that are `known`.
 
-    A tensor for each storage, by what names that.
+    One tensor for each storage, by storage key; only tensors that Python can see.
 
-    None while other threads run. torch lets go of the interpreter in the midst of ending a tensor, and who finds that
-    one meanwhile ends it a second time: the process dies.
+    None while other threads run. torch releases the GIL in the middle of freeing a tensor. A thread that finds the
+    tensor then would free it a second time, and the process would crash.
     """
     if threading.active_count() > 1:
         return None
@@ -67,7 +67,7 @@ def beside(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: s
 
 
 def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the gradient of a leaf; None of a view, among others where its base was changed, which cannot be asked."""
+    """Return the gradient of a leaf, else None. A view whose base was changed may raise when it is asked: None too."""
     try:
         return tensor.grad if tensor.is_leaf else None
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""From what was seen of a step to its profile, and the bytes that stand before it."""
+"""Builds a profile from what was seen of a step, and counts the bytes that are allocated before it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def build_profile(
 
     Args:
         model: the model.
-        device: where it trains.
+        device: the device that it trains on.
         run: what was seen of the step.
-        seconds: when what happened.
+        seconds: the times of a plain step.
         optimizer: what the optimizer needs.
-        static: what is there before the step, but for the optimizer's state and what operators keep.
-        notes: what else could not be seen or put back.
+        static: the bytes allocated before the step, without optimizer state and workspaces of operators.
+        notes: further notes, on what could not be seen or put back.
     """
     found = lifetimes(run)
     static = msgspec.structs.replace(
@@ -79,7 +79,7 @@ def build_profile(
 
 
 def _device_notes(model: torch.nn.Module, device: torch.device) -> list[str]:
-    """Say where else parameters lie: a profile is of one device."""
+    """Say which other devices hold parameters: a profile covers one device."""
     others = sorted({str(each.device) for each in model.parameters() if each.device != device})
     if not others:
         return []
@@ -87,7 +87,7 @@ def _device_notes(model: torch.nn.Module, device: torch.device) -> list[str]:
 
 
 def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
-    """Say which calls the model recomputes by itself."""
+    """Say which calls run inside the model's own checkpoint regions."""
     inside = [call.name for call in calls if call.checkpointed]
     if not inside:
         return []
@@ -104,14 +104,15 @@ def static_bytes(
     contents: Contents | None = None,
     gradients: Iterable[torch.Tensor | None] = (),
 ) -> Static:
-    """Count what is there before a step, each storage once, as the allocator hands it out.
+    """Count the bytes that are allocated before a step, each storage once, rounded as by the allocator.
 
     Args:
         model: the model.
-        device: where it trains, of which alone memory counts; None to plan for one, where all counts as it is.
+        device: the device that it trains on: only storages on it count. None if the device is only planned for: then
+            all storages count, unrounded.
         inputs: the tensors of its batch.
-        contents: what attributes, and what the loss closes over, hold besides; None where that is seen otherwise.
-        gradients: that are there.
+        contents: tensors in attributes and in the loss's closure, which count too; None if they are counted elsewhere.
+        gradients: the existing gradients.
     """
     counted = partial(storage_bytes, device)
     parameters = parameters_at_rest(model)
@@ -128,7 +129,10 @@ def static_bytes(
 
 
 def storage_bytes(device: Device | None, tensors: Iterable[torch.Tensor]) -> int:
-    """Return what the allocator of a device handed out for those of some tensors that lie there, each storage once."""
+    """Return the bytes that the device's allocator gave to those of the tensors that lie on it, each storage once.
+
+    For None, tensors on any device count, unrounded.
+    """
     dense = [tensor for tensor in private.parts(tensors) if tensor.layout == torch.strided]
     own = dense if device is None else [tensor for tensor in dense if tensor.device == device.at]
     sizes = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in own}

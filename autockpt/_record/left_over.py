@@ -1,4 +1,4 @@
-"""What a fake recording leaves in a user's own code, where no sandbox reaches: nothing may train on it."""
+"""Fake tensors that a user's own code keeps after a fake recording, where no sandbox reaches: using them must fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("autockpt")
 
 
 class LeftOver(torch.Tensor):
-    """A tensor without values that somebody has kept: whoever computes with it is told."""
+    """A fake tensor that somebody has kept: it has no values, and every operation on it raises."""
 
     @classmethod
     def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
@@ -34,10 +34,11 @@ class LeftOver(torch.Tensor):
 
 @contextmanager
 def nothing_left_over(mode: Any) -> Iterator[None]:
-    """Let nobody compute with the fake tensors that are made inside the block.
+    """Let nobody compute with the fake tensors of `mode` after the block.
 
-    Caches of `functools`, but torch's, that something was put into meanwhile are emptied. An error, and those that led
-    to it, hold nothing of what ran: only the lines stay. Tensors that are still there fail from then on.
+    The `functools` caches that were filled inside the block are emptied, except torch's own. If an error leaves the
+    block, the local variables of its traceback, and of the errors before it, are cleared. Fake tensors that are still
+    alive after that raise on any use.
     """
     before = {id(cache): (cache, cache.cache_info().misses) for cache in alive(functools._lru_cache_wrapper)}
     try:
@@ -56,10 +57,10 @@ def nothing_left_over(mode: Any) -> Iterator[None]:
 
 
 def _replace(mode: Any) -> None:
-    """Have every tensor of a fake mode fail that is still there, and say so."""
+    """Make every live tensor of a fake mode raise on use, and warn if there is any."""
     if not _fakes(mode):
         return
-    gc.collect()  # graphs of the recording, which lie in cycles
+    gc.collect()  # graphs of the recording are reference cycles
     left = _fakes(mode)
     for fake in left:
         fake.__class__ = LeftOver

@@ -1,9 +1,9 @@
-"""The loss of a step that nobody has told: one that the model returns, or else an amount of memory.
+"""The loss of a step if the user gives none: a loss that the model returns, or else a stand-in that takes its memory.
 
-    after forward   the outputs, and one copy that backward needs (the logarithms of softmax)
-    its backward    a gradient of that copy, then the gradient of the outputs, both whole; then the copy goes
+    after forward   the outputs, and one saved copy of them (the logarithms of softmax)
+    its backward    allocates the gradient of that copy, then the gradient of the outputs; then the copy is freed
 
-That is what a cross-entropy takes, in single precision, since autocast computes losses in it.
+That is what a cross-entropy takes. Copies are in single precision, in which autocast computes losses.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ def assumed_loss(outputs: Any) -> torch.Tensor:
     """Return the loss that the outputs hold, or a stand-in that takes as much memory as a loss of them would.
 
     Args:
-        outputs: of the model.
+        outputs: the outputs of the model.
 
     Returns:
-        The output named ``loss``. Else the sum of the outputs that have one element and, for all that none of these was
-        made of, of a scalar whose backward takes the memory of a cross-entropy: beside an auxiliary loss, or a scale
-        of the logits, comes a loss of the logits. Its gradients have the right shapes and mean nothing.
+        The output named ``loss``, if there is one. Else the sum of all outputs with one element. Outputs from which
+        none of these was computed add a scalar whose backward takes the memory of a cross-entropy: a model that returns
+        logits with an auxiliary loss, or with their scale, still has a loss of the logits. The gradients of that scalar
+        have the right shapes, and no meaning.
     """
     named = _named(outputs)
     if named is not None and named.requires_grad:
@@ -43,7 +44,7 @@ def assumed_loss(outputs: Any) -> torch.Tensor:
 
 
 def sum_of_outputs(outputs: Any) -> torch.Tensor:
-    """Return the loss that the outputs hold, or the sum of all that require gradients, which gives real gradients."""
+    """Return the loss that the outputs hold, or the sum of all that require gradients. Its gradients are real ones."""
     named = _named(outputs)
     if named is not None:
         return named
@@ -57,7 +58,7 @@ def _named(outputs: Any) -> torch.Tensor | None:
 
 
 def _graph_of(losses: Iterable[torch.Tensor]) -> set[Node | None]:
-    """The autograd nodes that lead to some tensors."""
+    """The autograd nodes of some tensors' graphs."""
     todo = [loss.grad_fn for loss in losses]
     found = set(todo)
     while todo:
@@ -69,7 +70,7 @@ def _graph_of(losses: Iterable[torch.Tensor]) -> set[Node | None]:
 
 
 class _Reserve(torch.autograd.Function):
-    """Holds and allocates what a loss would."""
+    """A function that saves and allocates as much memory as a loss would."""
 
     @staticmethod
     def forward(ctx: Any, *outputs: torch.Tensor) -> torch.Tensor:

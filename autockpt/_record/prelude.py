@@ -1,10 +1,11 @@
-"""What a loop makes before it calls the model: targets, sums that begin at zero, what a model holds that runs first.
+"""What a loop allocates before it calls the model: targets, zeroed sums, tensors of a model that runs first.
 
-    this step │ stood: 64 K, 4     │ went meanwhile        seen by weak references: these have lifetimes of their own
-    step ends │ made: 64 K, 4, 8 M │ next step begins      seen on the tape, which goes on till then
+    stood   allocated before the step and freed in it       64 K, 4         seen by weak references, with lifetimes
+    made    allocated after the step, until the next one    64 K, 4, 8 M    seen on the tape, which goes on until then
 
-What was made belongs to the kind of step that begins then. What has no like in what stood there stands in all of it. In
-a loop's first step what stood and has no like in what was made is left from before the loop, and comes no more.
+What was made belongs to the next step's kind. It is matched by size with what stood: the 64 K and the 4 have the
+lifetimes seen in this step, and the 8 M, which have no match, are taken to stay allocated through the whole step. If
+something that stood in the loop's first step has no match in what was made, it is from before the loop: it is left out.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from collections.abc import Iterable, Mapping
 from .._device import Event
 
 NUMBER_BYTES = 512
-"""What one number takes on a device, and less on a host. Those that a loop keeps of each step, losses for its log, are
-not counted. They stay, and nothing of theirs goes as the next step begins."""
+"""What one number takes on a device; on a host it takes less. Such small tensors do not count: a loop keeps some of
+every step, as losses for its log, and does not free them when the next step begins."""
 
 
 def made_since(events: Iterable[Event], last: int, others: frozenset[int]) -> list[int]:
-    """Return the sizes of what was made since a step was over and is alive as the next one begins.
+    """Return the sizes of what was allocated since a step was over and is still allocated as the next one begins.
 
     Args:
-        events: of the tape.
-        last: the marker with which the step is over.
-        others: storages that count elsewhere: what the next forward is given, gradients.
+        events: the events of the tape.
+        last: the marker where the step is over.
+        others: storages that count elsewhere: the arguments of the next forward, gradients.
     """
     over, alive = False, dict[int, int]()
     for event in events:
@@ -39,7 +40,7 @@ def made_since(events: Iterable[Event], last: int, others: frozenset[int]) -> li
 
 
 def alike(stood: Mapping[int, int], made: Iterable[int]) -> dict[int, int]:
-    """Return those of what `stood`, sizes by storage, that have a like in what was `made`: one each."""
+    """Return those storages of `stood` (sizes by storage) that have a match in `made`: an equal size, used once."""
     left, found = Counter(made), dict[int, int]()
     for key, size in stood.items():
         if left[size] > 0:
@@ -49,5 +50,5 @@ def alike(stood: Mapping[int, int], made: Iterable[int]) -> dict[int, int]:
 
 
 def unlike_bytes(made: Iterable[int], stood: Iterable[int]) -> int:
-    """Return the bytes of what was `made` and has no like in what `stood`; both are sizes."""
+    """Return the bytes of the sizes in `made` that have no match in `stood`."""
     return sum((Counter(made) - Counter(stood)).elements())

@@ -1,4 +1,4 @@
-"""What a recorded step of the user's was, and the profile that it makes."""
+"""What was recorded of a user's own training step, and its profile."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from .timing import Seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What a recorded step was.
+    """A recorded step.
 
     Attributes:
-        run: what was seen of it.
-        seconds: when what happened, as the recorded step itself tells.
-        static: what is there before it, and what it leaves to the next one, but for the state of optimizers.
-        reached: which of the trainable parameters had a gradient when it was over, by their number.
-        uncounted_bytes: of what else stood when it began and is in none of this: a teacher, an average of the weights.
-            None where nobody can tell, and where the device's statistics do, by which it counts.
-        stood: sizes of what was there before it and counts: what went in it, what later forwards were given.
-        made: sizes of what was made since, before the next step.
+        run: what was seen of the step.
+        seconds: its times, as measured by the recorded step itself.
+        static: bytes allocated before it, and bytes that it leaves behind, without optimizer state.
+        reached: which trainable parameters had a gradient when it was over, by index.
+        uncounted_bytes: bytes that were allocated as it began and do not count: a teacher, an average of the weights.
+            None if that is not known, or if the device's statistics make them count.
+        stood: sizes of tensors that the loop made before its forwards, and that `run` or `static` count: those freed
+            in the step, and the arguments of later forwards.
+        made: sizes of what the loop allocated after it, before the next step.
     """
 
     run: SeenStep
@@ -41,7 +42,7 @@ class Recorded:
 
     @property
     def operators(self) -> list[tuple[str, str]]:
-        """Name of each operator that a replay might run, and class of the module whose call ran it."""
+        """The name of each operator that a replay might run, and the class of the module that called it."""
         calls = self.run.calls
         around = {number for number, call in enumerate(calls) if COVERS_UNITS in call.reasons}
         ops = (op for op in self.run.ops if op.call not in around)
@@ -49,12 +50,12 @@ class Recorded:
 
     @property
     def speaks(self) -> bool:
-        """Whether replays of its calls run collectives, as they do where functions are given DTensors."""
+        """Whether replays of its calls run collectives: they do if functions are given DTensors."""
         return any(function.unreadable == ON_SEVERAL_RANKS for function in self.run.functions)
 
     @property
     def sharded(self) -> bool:
-        """Whether parameters lie on several ranks, so that no larger step can be foretold."""
+        """Whether parameters are sharded over ranks, so that no larger step can be predicted."""
         return self.speaks or any(call.alone == IS_A_UNIT for call in self.run.calls)
 
     @property
@@ -63,7 +64,7 @@ class Recorded:
         return 1 + sum(mark.kind == "backward_again" for mark in self.run.marks.values())
 
     def uncounted(self) -> str:
-        """Say what else stood when it began, for the end of a sentence; empty where nobody can tell."""
+        """Say what was allocated as it began and does not count, for the end of a sentence; empty if not known."""
         if self.uncounted_bytes is None:
             return ""
         return f", beside {format_bytes(self.uncounted_bytes)} of tensors that are no part of it and do not count"
@@ -75,8 +76,8 @@ class Recorded:
 
         Args:
             model: the model.
-            device: where it trains.
-            seconds: when what happened.
-            optimizer: what the optimizers need whose steps belong to it.
+            device: the device that it trains on.
+            seconds: the times of a plain step.
+            optimizer: what the optimizers of this step need.
         """
         return build_profile(model, device, self.run, seconds, optimizer=optimizer, static=self.static, notes=())

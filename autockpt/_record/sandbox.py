@@ -1,4 +1,4 @@
-"""Running a user's model without leaving a trace."""
+"""Runs a user's model without leaving a trace: what it changes is put back."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _log = logging.getLogger("autockpt")
 
 
 class Sandbox:
-    """Remembers generators, buffers, flags, attributes and batch of a model.
+    """Remembers a model's random generators, buffers, flags, attributes and batch, and puts them back.
 
-    A context: everything is put back when it is left, by an exception or not; a warning says what could not be.
+    A context manager: on exit, with an exception or without, everything is put back. A warning names what could not be.
 
-    Of parameters, and of large tensors in attributes, it copies those of which `remember` is told that they will be
-    changed. Copies wait on the host, where they take nothing of a device's memory.
+    Parameters, and large tensors in attributes, are copied only when `remember` is told that they will be changed.
+    Copies wait on the host, so they take no device memory.
 
     Args:
         model: the model that will run.
         inputs: its batch.
         loss: what makes a scalar of its outputs: a function, a method, a module.
-        buffers: False where forward cannot reach the buffers themselves (fakes stand in for them).
-        parameters: whether to copy all parameters and existing gradients at once. Recording does not: it never calls
-            ``.backward()``.
+        buffers: False if forward cannot reach the buffers themselves, because fake tensors replace them.
+        parameters: whether to copy all parameters and existing gradients at once. Recording does not need that: it
+            never calls ``.backward()``.
 
     Attributes:
         contents: what was found in attributes, closures and containers.
-        generators: whose states are put back.
+        generators: the random generators whose states are put back.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Sandbox:
         values += private.parts(model.parameters()) if parameters else ()
         values += [gradient for _, gradient in self._gradients if gradient is not None]
         self._values = [*map(_copied, values)]
-        self._late: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors in attributes: what is there stays meanwhile
+        self._late: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors in attributes: put back at the end only
         self._data = [(each, each.detach()) for each in model.parameters() if type(each) is torch.nn.Parameter]
         self._uncopied = self._not_copied({id(each) for each in values}) if buffers else {}
         self._copy_small()
@@ -65,10 +65,10 @@ class Sandbox:
         self.generators = list(dict.fromkeys((*generators(), *self.contents.generators)))
         self._states = [generator.get_state() for generator in self.generators]
         self._weights = dict(private.cached_weights())
-        private.cached_weights().clear()  # those that are there belong to graphs of the caller's
+        private.cached_weights().clear()  # the caller's: they belong to graphs of the caller
 
     def _not_copied(self, copied: set[int]) -> dict[int, list[tuple[str, torch.Tensor, int]]]:
-        """Return by storage, which several may share, parameters and held tensors but for those that are `copied`."""
+        """Return parameters and held tensors that are not `copied`, by storage; several may share one."""
         held = [(f"parameter {name}", tensor) for name, tensor in self._parameters.items()]
         every = [(name, part) for name, tensor in (*self.contents.tensors, *held) for part in private.parts([tensor])]
         found: dict[int, list[tuple[str, torch.Tensor, int]]] = {}
@@ -87,20 +87,20 @@ class Sandbox:
             _log.warning("%s; training goes on with what it is now", note)
 
     def notes(self) -> list[str]:
-        """Name what forward has changed so far and what cannot be put back."""
+        """Name what forward has changed so far and cannot be put back."""
         changed = self.contents.lost()
         for uncopied in self._uncopied.values():
             changed += [name for name, tensor, version in uncopied if tensor._version != version]
         return [f"forward changed {what}, which could not be put back" for what in changed]
 
     def remember(self, changing: Iterable[torch.Tensor]) -> None:
-        """Copy tensors of the model's, or of attributes, that are about to be changed, or views of them."""
+        """Copy the model's own and attributes' tensors with these storages: they are about to be changed."""
         for tensor in changing:
             for _, own, _ in self._uncopied.pop(private.storage_key(tensor), []):
                 (self._values if isinstance(own, torch.nn.Parameter) else self._late).append(_copied(own))
 
     def _copy_small(self) -> None:
-        """Copy small tensors in attributes at once: kernels may change them through pointers, of which nobody tells."""
+        """Copy small tensors in attributes at once: a kernel may change them through pointers, and nobody sees that."""
         sizes = {key: max(own.nbytes for _, own, _ in held) for key, held in self._uncopied.items()}
         total_bytes = 0
         for key in sorted(sizes, key=lambda key: sizes[key]):
@@ -118,7 +118,7 @@ class Sandbox:
         private.cached_weights().update(self._weights)
 
     def rewind(self) -> None:
-        """Put values and generators back before the next run, and leave attributes: caches are made only once."""
+        """Put values and generators back before the next run, but not attributes: a cache there is filled only once."""
         private.cached_weights().clear()
         for tensor, gradient in self._gradients:
             if tensor.grad is not gradient:
@@ -142,12 +142,12 @@ def _put_back(values: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     with torch.no_grad():
         for tensor, value in values:
             if tensor.layout != torch.strided or not torch.equal(tensor.cpu(), value):
-                with private.preserved_version(tensor):  # else a graph of the caller's would take it for changed
+                with private.preserved_version(tensor):  # else a backward of the caller's would raise: it was changed
                     tensor.copy_(value)
 
 
 def compile_notes(model: torch.nn.Module) -> list[str]:
-    """Say that compiled modules were recorded uncompiled."""
+    """Say which modules are compiled: they were recorded as they run uncompiled."""
     compiled = [name for name, module in model.named_modules() if private.is_compiled(module)]
     if not compiled:
         return []

@@ -1,4 +1,4 @@
-"""Switches of transformers' models that work against a plan."""
+"""Switches of transformers' models that work against a plan: gradient_checkpointing and use_cache."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ CACHE = (
 
 
 class Switches:
-    """Those of a model that were switched off, to be put back.
+    """The switches of a model that were switched off, to be put back.
 
-    Where regions are recomputed by the model itself transformers ignores ``use_cache``; so that goes off with them.
+    While gradient_checkpointing is on, transformers ignores ``use_cache``. So both are switched off together.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Switches:
         self._configs: list[Any] = []
 
     def off(self, model: nn.Module) -> bool:
-        """Switch off what recomputes regions by itself; return whether it was on."""
+        """Switch off the model's own gradient checkpointing; return whether it was on."""
         found = list(_checkpointing(model))
         for module in found:
             vars(module)["gradient_checkpointing"] = False
@@ -69,7 +69,7 @@ class Switches:
 
 @contextmanager
 def switched_off(model: nn.Module) -> Iterator[bool]:
-    """Have such switches of a model off inside the block; gives whether any was on."""
+    """Keep a model's gradient checkpointing off inside the block. Yields whether it was on."""
     switches = Switches()
     try:
         yield switches.off(model)
@@ -78,12 +78,12 @@ def switched_off(model: nn.Module) -> Iterator[bool]:
 
 
 def recomputes_itself(model: nn.Module) -> bool:
-    """Whether a model recomputes regions by itself."""
+    """Whether a model's own gradient checkpointing is on."""
     return any(True for _ in _checkpointing(model))
 
 
 def keeps_cache(outputs: object) -> bool:
-    """Whether a forward in training has returned keys and values for a next token."""
+    """Whether the outputs of a forward hold a cache of keys and values for a next token."""
     past = outputs.get("past_key_values") if isinstance(outputs, Mapping) else getattr(outputs, "past_key_values", None)
     length = getattr(past, "get_seq_length", None)
     return past is not None and (length is None or bool(length()))

@@ -1,11 +1,11 @@
-"""Seconds of runs that nothing but stamps watches, at the same places as the markers of the recorded one.
+"""Times a step: runs it again with nothing but stamps of the clock, at the same places as the markers of the recording.
 
-A forward whose operators are watched takes several times as long on small models, so seconds come from runs of their
-own. Where stamps are cheap beside the forward, one stamped step tells all; else stamped forwards give the shares, and
-plain steps the total.
+A recorded forward takes several times as long on small models, so the seconds come from further runs. If stamps are
+cheap beside the forward, one stamped step gives everything. Else stamped forwards give the shares, and plain steps the
+total.
 
-Where whole steps may run, stamped forwards keep what they save, as a step does: one that lets go of it works in memory
-that it let go of a moment ago, in the caches, which makes additions and norms much faster and matrix products not.
+If memory allows, stamped forwards hold what they save, as a step does. A forward that frees it would reuse memory that
+is still in the processor's caches: additions and norms would be much faster than in a step, matrix products not.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .._watch.stamps import Stamps
 from .step import TrainingStep
 
 REPEATS = 5
-"""Runs of one kind at most."""
+"""How many runs of one kind are made at most."""
 
 ENOUGH_SECONDS = 0.3
-"""Once the stamped forwards took this long together, no further one is made."""
+"""Once the stamped forwards took this long in total, no further one is made."""
 
 ENOUGH_STEP_SECONDS = 1.0
-"""The same for steps, but for the second: the first after a recorded one finds fresh pages, and takes up to a third
-longer."""
+"""The same for steps, except that a second one is always made: the first after a recording has page faults in new
+memory, and takes up to a third longer."""
 
 LONG_SECONDS = 0.5
-"""After a forward that takes so long no second one is made: noise is small beside it."""
+"""After a forward that takes this long no second one is made: noise is small beside it."""
 
 STAMP_SECONDS, CHEAP = 8e-6, 0.03
-"""What a stamp takes on a slow host, and the share of a forward up to which all of its stamps are cheap."""
+"""What a stamp takes on a slow host. Stamps are cheap if all of a forward's take at most this share of its time."""
 
 BACKWARD_OVER_FORWARD = 2.0
-"""Seconds of backward over those of forward where it was not timed: two matrix products for each one."""
+"""The seconds of a backward that was not timed, as a ratio to those of forward: two matrix products for each one."""
 
 Place: TypeAlias = tuple[str, int]
 """Kind and index of a marker."""
@@ -55,12 +55,13 @@ STAMPED = (*OF_CALLS, "begin", "end")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """When what happened in a plain step.
+    """The times of a plain step.
 
     Attributes:
-        at: seconds since the start of forward, by place; those of functions were timed apart, and their spans count.
-        ops: seconds of each operator, by the run that was recorded; only shares count.
-        plain_seconds: of the whole step.
+        at: seconds since the start of forward, by place. Functions may be timed in another run: only the span between
+            begin and end of each counts.
+        ops: seconds of each operator in the recorded run; only their shares count.
+        plain_seconds: seconds of the whole step.
     """
 
     at: Mapping[Place, float]
@@ -68,18 +69,18 @@ class Seconds:
     plain_seconds: float
 
     def scaled(self, factor: float) -> Seconds:
-        """Return the same step, slower by a factor."""
+        """Return the times of the same step, slower by a factor."""
         at = {place: each * factor for place, each in self.at.items()}
         return Seconds(at=at, ops=self.ops, plain_seconds=self.plain_seconds * factor)
 
 
 def recorded_seconds(run: SeenStep, clock: Clock, *, backward: bool) -> Seconds:
-    """Return the seconds that the recorded run itself tells.
+    """Return the seconds that the recorded run itself measured.
 
     Args:
         run: the run.
-        clock: made its stamps.
-        backward: whether what it tells of backward is to be believed; else backward is estimated.
+        clock: the clock that made its stamps.
+        backward: whether its measured backward is used; else backward is estimated from forward.
     """
     marks = [mark for mark in run.in_order() if mark.stamp is not None]
     readings = clock.seconds([mark.stamp for mark in marks])
@@ -95,7 +96,7 @@ def recorded_seconds(run: SeenStep, clock: Clock, *, backward: bool) -> Seconds:
 
 
 def _forward_seconds(marks: Sequence[Mark], readings: Sequence[float]) -> float:
-    """Seconds of the forwards of a run, loss included: up to the first backward, and of each that came after one."""
+    """Seconds of a run's forwards and loss: up to the first backward, and from each later forward to its backward."""
     total, began = 0.0, 0.0
     for mark, seconds in zip(marks, readings, strict=True):
         if mark.kind == "enter" and began < 0:
@@ -106,13 +107,13 @@ def _forward_seconds(marks: Sequence[Mark], readings: Sequence[float]) -> float:
 
 
 def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Seconds) -> Seconds:
-    """Time the forward of a recorded step at each of its places, and the step.
+    """Time the forward of a recorded step at each of its places, and the whole step.
 
     Args:
-        step: the step, its gradients aside.
+        step: the step, inside its `gradients_aside`.
         run: what was recorded.
         clock: the device's clock.
-        recorded: what that run itself tells, taken where the timed forwards pass other places.
+        recorded: the seconds that the recorded run measured. They are used if the timed forwards pass other places.
     """
     every = [(mark.kind, mark.index) for mark in run.in_order()]
 
@@ -123,12 +124,12 @@ def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Sec
     roomy = True
     try:
         stamps_seconds = STAMP_SECONDS * sum(kind in STAMPED for kind, _ in every)
-        # A device has to be kept from waiting for the host while it is stamped, and not while a step is timed.
+        # On a device these are two runs: a stamped one must never wait for the host (`get_ahead`), a plain step may.
         if device_of(step.device).runs_at_once and stamps_seconds <= CHEAP * recorded_forward:
             at = fastest((*STAMPED, "backward_end"), retain=True)
             if at is not None and stamps_seconds <= CHEAP * at["forward_end", 0]:  # the recorded one may have warmed up
                 return Seconds(at=at, ops=recorded.ops, plain_seconds=at.pop(("backward_end", 0)))
-        # Calls are timed without the mode that sees functions, which costs as much as a small function.
+        # Calls are timed in runs without the mode that sees functions: it takes as long as a small function.
         at = fastest(STAMPED, OF_CALLS, retain=True)
     except torch.OutOfMemoryError:
         roomy = False
@@ -148,16 +149,16 @@ def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Sec
 def _fastest(
     step: TrainingStep, clock: Clock, passes: Sequence[Sequence[Place]], *, retain: bool
 ) -> dict[Place, float] | None:
-    """Stamp runs at some places, each sort in its turn; all of the fastest, since what else the machine does only adds.
+    """Time several sorts of runs in turn, and return the stamps of each sort's fastest run: noise only adds time.
 
     Args:
-        step: what runs: the whole step where its end is among the places, else its forward.
-        clock: stamps it.
-        passes: the places of each sort of run, in order; of a place that several pass, the last one tells.
-        retain: whether what a forward saves stays until it ends, where no backward follows.
+        step: the step. All of it runs if its end is among the places, else its forward.
+        clock: makes the stamps.
+        passes: for each sort of run, the places to stamp, in order. Of a place in several sorts, the last one counts.
+        retain: whether a forward without backward holds what it saves until it ends.
 
     Returns:
-        None if they pass other places.
+        Seconds by place; None if a run passes other places.
     """
     fastest: list[list[float]] = [[] for _ in passes]
     whole = ("backward_end", 0) in passes[0]
@@ -187,13 +188,13 @@ def _fastest(
 
 
 def _stamped(step: TrainingStep, clock: Clock, kinds: Sequence[str], *, retain: bool) -> Stamps:
-    """Stamp one run as it begins and where some kinds of places are passed: a forward, or a step."""
+    """Run a forward or a whole step once, and stamp its begin and some kinds of places."""
     stamps, whole = Stamps(clock, step.model), "backward_end" in kinds
 
     def pack(tensor: torch.Tensor) -> torch.Tensor | None:
         stamps.on_save(tensor)
         with private.no_torch_functions():
-            return tensor.detach() if retain or whole else None  # with its node it would hold itself
+            return tensor.detach() if retain or whole else None  # undetached, a saved output would hold its own graph
 
     def unpack(tensor: torch.Tensor | None) -> torch.Tensor:
         if tensor is None or stamps.kinds[-1] != "forward_end":
@@ -207,7 +208,7 @@ def _stamped(step: TrainingStep, clock: Clock, kinds: Sequence[str], *, retain: 
     saves = torch.autograd.graph.saved_tensors_hooks(pack, unpack) if "pack" in kinds else nothing
     calls = patched_forwards(step.model, stamps.on_call) if "enter" in kinds else nothing
     functions = routed_functions(stamps.on_function) if "begin" in kinds else nothing
-    with calls, functions, saves:  # no stack of contexts: an interrupt inside it would leave one on
+    with calls, functions, saves:  # no ExitStack: an interrupt inside it could leave one of these on
         stamps.add("forward_begin")
         outputs, scalar = step.forward()
     stamps.add("forward_end")
@@ -215,5 +216,5 @@ def _stamped(step: TrainingStep, clock: Clock, kinds: Sequence[str], *, retain: 
         gradients = step.gradients(scalar)
         stamps.add("backward_end")
         del gradients
-    del outputs, scalar  # and with them what was saved, whose end is no part of forward
+    del outputs, scalar  # frees what was saved: that is not part of forward
     return stamps

@@ -1,4 +1,4 @@
-"""One page, for people: figures, tables and sentences, as text of so many columns and as HTML for notebooks."""
+"""One page for people: figures, tables and sentences, as text of a given width and as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _GLUE = "\u00a0"
 _APART = re.compile(
     r"(?<=\d) (?=(?:[KMGT]?i?B|µs|ms|s)\b)|(?<=\d) (?=[×%])|(?<=×) (?=\d)|(?<= --budget) (?=\S)|(?<=\w) (?=\d+\.\d+\.)"
 )
-"""Where a line is not broken: between a figure and its unit, a name and its version."""
+"""Spaces where a line is not broken: between a figure and its unit, or a name and its version."""
 _LINE = "1px solid rgba(128,128,128,.35)"
 
 
 class Bar(NamedTuple):
-    """A cell whose HTML has a bar behind it: what to write, and how long the bar is, from 0 to 1."""
+    """A cell with a bar behind it in HTML: its text, and the length of the bar, from 0 to 1."""
 
     text: str
     share: float
@@ -37,16 +37,16 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTable:
-    """Cells under a header. Columns of figures (or ``-`` for none, or nothing) are aligned right.
+    """A table with a header. Columns of figures are aligned right; ``-`` and empty cells count as figures.
 
     Attributes:
         header: a name for each column.
-        rows: cells. Two blanks for each level before the first one make a tree.
-        title: lines above; one that begins with blanks is indented.
-        below: lines below.
-        elide: the column whose cells are cut in their middle where text has no room; empty for the first.
-        least: columns that `elide` keeps before others are left out; 0 for all that it needs.
-        least_told: what text leaves out where it has no room, in this order.
+        rows: the cells of each row. To make a tree, the first cell is indented by two blanks per level.
+        title: lines above the table; a line that begins with blanks is indented.
+        below: lines below the table.
+        elide: the column whose cells are shortened in the middle if text has no room; empty for the first column.
+        least: characters that `elide` keeps before whole columns are left out; 0 for as many as it needs.
+        least_told: the columns that text leaves out if it has no room, in this order.
     """
 
     header: Sequence[str]
@@ -58,7 +58,7 @@ class PageTable:
     least_told: Sequence[str] = ()
 
     def text(self, width: int) -> str:
-        """Return lines without trailing blanks, at most `width` columns wide."""
+        """Return the table as text at most `width` characters wide, without trailing blanks."""
         columns = {name: [str(row[i]) for row in self.rows] for i, name in enumerate(self.header)}
         sizes = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
         elide = self.elide or self.header[0]
@@ -84,7 +84,7 @@ class PageTable:
         return "\n".join([*_lines(self.title, width), *lines, *_lines(self.below, width)])
 
     def html(self) -> str:
-        """Return a table, at most `MOST_ROWS` rows of it; of a tree, as many levels as there is room for."""
+        """Return the table as HTML, at most `MOST_ROWS` rows. Of a tree, the deepest levels are left out first."""
         right = [_are_figures([str(row[i]) for row in self.rows]) for i in range(len(self.header))]
 
         def cells(tag: str, row: Sequence[str | Bar]) -> str:
@@ -118,13 +118,13 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A title, named figures, and blocks below one another.
+    """A title, named figures, and blocks one below the other.
 
     Attributes:
-        title: a sentence, or more.
-        figures: name, figure and a remark.
-        blocks: lines, of which one that begins with blanks is indented; tables; what draws text of so many columns.
-        document: what ``--json`` prints in place of the page.
+        title: one or more sentences.
+        figures: a name, a figure and a remark each.
+        blocks: text, in which a line that begins with blanks is indented; tables; functions from a width to text.
+        document: what ``--json`` prints instead of the page.
     """
 
     title: str = ""
@@ -133,7 +133,7 @@ class Page:
     document: Mapping[str, object] = field(default_factory=dict)
 
     def text(self, width: int = DEFAULT_WIDTH) -> str:
-        """Return the page as text at most `width` columns wide, or `MINIMUM_WIDTH` where that is more."""
+        """Return the page as text at most `width` characters wide, but never narrower than `MINIMUM_WIDTH`."""
         width = max(width, MINIMUM_WIDTH)
         blocks = ["\n".join(_lines(self.title, width)), "\n".join(self._figures(width))]
         for block in self.blocks:
@@ -144,11 +144,11 @@ class Page:
         return "\n\n".join(filter(None, blocks)) + "\n"
 
     def brief(self, width: int = BRIEF) -> str:
-        """Return the page as text of no more than `BRIEF` columns."""
+        """Return the page as text at most `BRIEF` characters wide."""
         return self.text(min(width, BRIEF))
 
     def html(self) -> str:
-        """Return the page for notebooks; whatever is written is escaped."""
+        """Return the page as HTML for notebooks; all text is escaped."""
         tiles = "".join(
             f'<div style="margin:0 2em .4em 0"><div style="font-size:85%;opacity:.7">{html.escape(name)}</div>'
             f'<div style="font-size:130%;font-weight:600">{html.escape(figure)}</div>'
@@ -172,7 +172,7 @@ class Page:
         )
 
     def _figures(self, width: int) -> list[str]:
-        """Lay out the figures; a remark that does not fit moves to lines of its own."""
+        """Lay out the figures. A remark that does not fit gets lines of its own."""
         names = max((len(name) for name, _, _ in self.figures), default=0)
         figures = max((len(figure) for _, figure, _ in self.figures), default=0)
         lines = []
@@ -188,7 +188,7 @@ class Page:
 
 
 def _records(columns: Mapping[str, Sequence[str]], width: int) -> list[str]:
-    """Lay out a table that has no room: for each row its first cell, and below it the others by their names."""
+    """Lay out a table that is too wide: for each row its first cell, and below it the other cells with their names."""
     names, lines = list(columns), list[str]()
     for row in zip(*columns.values(), strict=True):
         before = " " * (_indent(row[0]) + 2)
@@ -203,12 +203,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def filled(text: str, width: int) -> str:
-    """Fill each line of `text`, with its own indent; neither words nor figures from their units are broken."""
+    """Wrap each line of `text`, and keep its indent. Words are not broken, and figures stay with their units."""
     return "\n".join(_lines(text, width, breaks=False))
 
 
 def _lines(text: str, width: int, *, breaks: bool = True) -> list[str]:
-    """Fill each line of `text`, with its own indent; a word that is longer than a line `breaks`."""
+    """Wrap each line of `text`, and keep its indent. If `breaks`, a word that is longer than a line is broken."""
     lines = []
     for line in text.splitlines():
         indent = " " * min(_indent(line), width // 2)
@@ -234,7 +234,7 @@ def _indent(line: str) -> int:
 
 
 def shorten(cell: str, size: int) -> str:
-    """Cut the middle out of `cell` where it is longer than `size`, not out of its indent while half of that is left."""
+    """Cut the middle out of `cell` if it is longer than `size`. Its indent stays, but takes at most half of `size`."""
     if len(cell) <= size:
         return cell
     word = cell.lstrip()

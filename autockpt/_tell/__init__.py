@@ -1,10 +1,10 @@
-"""What somebody who trains is told: warnings once each, lines on a terminal, and the report when they ask.
+"""What the user is told during training: warnings, lines on a terminal, and the report on request.
 
-said.py     warnings, each once
-spoken.py   what goes on, in a line each
-account.py  what has become of a model's steps so far
+said.py     warnings, each given once
+spoken.py   progress, in one line each
+account.py  how a model's steps ran so far
 report.py   `report`: the account, in ten lines
-company.py  which of several models a loop calls, and which train beside them under budgets of their own
+company.py  which of several models a loop calls, and which other models train in it under their own budgets
 words.py    what a plan recomputes, and what it moves, in words
-unseen.py   noticing that a model trains though none of its own training forwards was seen
+unseen.py   notices that a model trains although none of its own training forwards was seen
 """

@@ -1,4 +1,4 @@
-"""What has become of a model's steps so far: its plans and why they were made, and what steps were measured to hold."""
+"""How a model's steps ran so far: its plans and why they were made, and the measured peak and seconds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from .._device import Device
 from . import spoken
 
 MOST_STEPS = 64
-"""Planned steps whose seconds are remembered, the newest."""
+"""How many planned steps' seconds are remembered: those of the newest."""
 
 MOST_PLANS = 100
 
 BEGUN_ANEW = 0.1
-"""By how much of a planned peak the highest level may lie below it: else somebody has reset the statistics."""
+"""Share of the predicted peak by which the measured peak may be lower. If it is lower still, the user has reset the
+statistics since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +31,17 @@ class Made:
 
 
 class Account:
-    """Remembers, for one governor, and says what is new.
+    """Remembers how the steps of one governor's model ran, and tells the user what is new.
 
     Args:
         goal: what the user asked for.
 
     Attributes:
-        plans: those that were made, the oldest first.
-        steps: how many ran under one.
-        device: where they ran.
-        seconds: of the newest planned steps, from the begin of one to that of the next.
-        refused: calls that are kept since a replay of them differed, with the reasons.
+        plans: the plans that were made, oldest first.
+        steps: how many steps ran under a plan.
+        device: the device that they ran on.
+        seconds: seconds of the newest planned steps, each from its begin to the begin of the next step.
+        refused: calls that are kept because a replay of them differed, with the reasons.
     """
 
     def __init__(self, goal: Goal) -> None:
@@ -53,13 +54,13 @@ class Account:
         self._began: float | None = None
 
     def planned(self, plan: Plan, reason: str) -> None:
-        """Note a plan, and say what it comes to."""
+        """Note a plan, and tell its peak and cost."""
         spoken.ready(plan, self.goal, reason if self.plans else "")
         self.plans.append(Made(plan=plan, reason=reason))
-        self._began = None  # planning is no part of a step
+        self._began = None  # the time that planning took is not part of a step
 
     def begins(self, *, planned: bool, device: Device) -> None:
-        """Note that a step begins, and whether the one before it ran under a plan; say what the first of those held."""
+        """Note that a step begins, and whether the one before it was `planned`. Tell the peak of the first of those."""
         self.device = device
         now, began = time.perf_counter(), self._began
         self._began = now
@@ -72,7 +73,7 @@ class Account:
                 spoken.measured(peak_bytes, plan, self.goal)
 
     def peak_bytes(self) -> int | None:
-        """The most that the device's allocator has handed out so far; None where it keeps no statistics."""
+        """The peak in the statistics of the device's allocator; None if it keeps none."""
         level = self.device.level() if self.device is not None else None
         return level.peak_bytes if level is not None else None
 

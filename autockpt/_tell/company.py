@@ -1,7 +1,7 @@
 """Which of several models a loop calls, and which other models train in it under a budget of their own.
 
-planned together    encoder ran, unet ran, vae never did         said after the third step
-apart               encoder's governor, unet's governor, ...     each is told that its budget does not know of the other
+planned together    encoder ran, unet ran, vae never did       warns of vae after three steps
+apart               encoder and unet each have a governor      warns that neither budget counts the other model
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..solvers.units import listed
 from . import said
 
 STEPS_TO_COME = 3
-"""Steps after which a model that never ran is said to be missing."""
+"""After this many steps, a warning names the models that never ran."""
 
 
 class Neighbour(Protocol):
     """A governor, as another one sees it.
 
     Attributes:
-        handle: that of its models.
-        what: the model that it holds to a budget, and the budget, for a sentence.
-        waits: whether a step of it is under way whose backward has not come.
+        handle: the handle of its models.
+        what: the model and its budget, as part of a sentence.
+        waits: whether a step of it is under way that still waits for a backward.
     """
 
     handle: Handle
@@ -33,11 +33,11 @@ class Neighbour(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether a step of it is under way whose backward has not come."""
+        """Whether a step of it is under way that still waits for a backward."""
 
 
 class Company:
-    """What one governor knows of the models of its own, and of others."""
+    """What one governor knows of its own models, and of other governors' models."""
 
     def __init__(self) -> None:
         self._ran: set[str] = set()
@@ -45,19 +45,20 @@ class Company:
         self._trained = False
 
     def comes(self, name: str) -> None:
-        """Note that a model of this name ran, trained or not."""
+        """Note that the model with this name ran, in training or not."""
         self._ran.add(name)
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Note that a step begins; return what is to be said where it is time to name those that have not run."""
+        """Note that a step begins. After `STEPS_TO_COME` steps, return a warning that names models that never ran."""
         self._steps += 1
         absent = [name for name in names if name not in self._ran]
         return [said.MISSING.format(listed(absent))] if absent and self._steps == STEPS_TO_COME + 1 else []
 
     def meets(self, mine: Neighbour, name: str, *, planned: bool) -> list[str]:
-        """Note that a model of this name trains; return what is to be said of another that trains in the same loop.
+        """Note that the model with this name trains. Return a warning if another governor's model trains in its loop.
 
-        Two that train one after the other, each to its end, are in no loop together; nor is one that is not `planned`.
+        Two models that train one after the other, each to its end, share no loop. No warning if this one is not
+        `planned`.
         """
         self.comes(name)
         if not planned:

@@ -1,4 +1,4 @@
-"""`report`: what has become of a model that is held to a budget."""
+"""`report`: how a model has kept to its budget so far."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Report(Document):
     """What was asked for a model, predicted, and measured so far.
 
     Attributes:
-        model: its class.
-        asked: the budget, as it was written; empty where a plan was given.
-        plan: the plan that is on it; None where there is none, or none yet.
-        plans: those that were made so far, the oldest first, each with the reason.
-        steps: how many ran under one.
-        measured_peak_bytes: the most that the device's allocator has handed out, to whatever is in the process, since
-            that began or the statistics were reset; None where it keeps none, as on a CPU.
-        step_seconds: from the begin of one planned step to that of the next, the median; None where there were none.
-        refused: calls that are kept since a replay of them differed, with the reasons.
-        decimal: whether the budget is in powers of ten.
+        model: the model's class.
+        asked: the budget, as the user wrote it; empty if a plan was given.
+        plan: the plan that is on the model; None if there is none, or none yet.
+        plans: the plans that were made so far, oldest first, each with the reason.
+        steps: how many steps ran under a plan.
+        measured_peak_bytes: the peak in the statistics of the device's allocator: of the whole process, since it began
+            or the statistics were reset. None if the device keeps no statistics, as a CPU.
+        step_seconds: seconds from the begin of a planned step to the begin of the next, the median; None before any.
+        refused: calls that are kept because a replay of them differed, with the reasons.
+        decimal: whether the budget is in decimal units.
     """
 
     PAGE: ClassVar[str] = "explain.report.report_page"
@@ -56,16 +56,16 @@ class Report(Document):
 
 
 def report(model: Models) -> Report:
-    """Say what has become of a model that is held to a budget: predicted and measured so far, and each plan with why.
+    """Report on a model with a budget: what was asked for, predicted and measured so far, and why each plan was made.
 
     Args:
-        model: the model; of several that are planned together all of them, in a list or a mapping.
+        model: the model; if several are planned together, all of them, in a list or a mapping.
 
     Returns:
         The report: ten lines as text, and a table in a notebook.
 
     Raises:
-        NotApplicable: it is no module, or neither a budget nor a plan is applied to it.
+        NotApplicable: `model` is no module, or neither a budget nor a plan is applied to it.
 
     Example:
         >>> import torch, autockpt

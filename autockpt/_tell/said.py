@@ -1,4 +1,4 @@
-"""What a model's user is told while it trains, once of each thing."""
+"""Warnings that a model's user gets while it trains, each given once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ UNHOOKED = (
 )
 
 OTHER_CALLS = (
-    "a step made other calls than those of its kind before: from now on the largest seen is planned for. What calls of "
-    "modules save that no recorded step made waits elsewhere, so that the budget holds."
+    "a step made other calls than those of its kind before: from now on the largest seen is planned for. What "
+    "forward saves in calls that no recorded step made waits elsewhere, so that the budget holds."
 )
 
 UNCOVERED = (
@@ -66,9 +66,9 @@ BEHIND = (
 )
 
 BACKWARDS = (
-    "a step had more backward passes than its plan counts on, or one that kept its graph (retain_graph, or a loss of "
-    "its own each): what a segment recomputes for one is recomputed for the next, and its inputs are held until then. "
-    "That step may have been above the budget; the next one is recorded, and planned for."
+    "a step had more backward passes than its plan counts on, or one that kept its graph (retain_graph, or several "
+    "losses with a backward each): what a segment recomputes for one is recomputed for the next, and its inputs are "
+    "held until then. That step may have been above the budget; the next one is recorded, and planned for."
 )
 
 TRANSFORMED = (
@@ -94,7 +94,7 @@ MISSING = (
 
 
 def unplanned(transformed: bool, planned: bool) -> str:
-    """Return what is to be said of a step that ran without its model's own forward.
+    """Return the warning for a step in which the model's own forward was not seen.
 
     Args:
         transformed: whether a transform of torch.func has run a forward.
@@ -106,20 +106,20 @@ def unplanned(transformed: bool, planned: bool) -> str:
 
 
 MOST_UNCOUNTED = 0.05
-"""Share of the budget that may stand beside a model before that is said."""
+"""Share of the budget that may be allocated beside a model without a warning."""
 
 LEAST_UNCOUNTED_BYTES = 16 * 2**20
-"""Less is not said, whatever the budget: a loop's batches and metrics."""
+"""No warning for fewer bytes, whatever the budget: a loop's batches and metrics take as much."""
 
 
 class Said:
-    """What was said already."""
+    """Warns the user, and remembers which warnings were given."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
     def once(self, *texts: str, where: bool = True) -> None:
-        """Warn of what was not said before, `where` that is so."""
+        """Give each warning that was not given before; none unless `where`."""
         for text in texts:
             if where and text not in self._said:
                 self._said.add(text)

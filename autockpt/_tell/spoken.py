@@ -1,4 +1,4 @@
-"""What goes on while a model comes under its budget, in a line each. `_data/terminal.py` says where that is shown."""
+"""Lines that tell how recording and planning proceed. `_data/terminal.py` decides where they are shown."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def recording(*, is_first: bool) -> None:
 
 
 def ready(plan: Plan, goal: Goal, again: str = "") -> None:
-    """Say what a plan comes to.
+    """Say a plan's predicted peak and cost, and what it recomputes.
 
     Args:
         plan: the plan.
         goal: what the user asked for.
-        again: why there is another; empty for the first one.
+        again: why there is a new plan; empty for the first one.
     """
     plain, peak = in_unit(plan.plain_peak_bytes, goal), in_unit(plan.peak_bytes, goal)
     if not plan.segments:
@@ -34,14 +34,14 @@ def ready(plan: Plan, goal: Goal, again: str = "") -> None:
 
 
 def applied(plan: Plan) -> None:
-    """Say that a plan is applied as it is."""
+    """Say that a plan which the user gave is applied."""
     budget = plan.goal.budget if plan.goal is not None else None
     peak = f", predicted peak {format_like(plan.peak_bytes, budget)}" if plan.peak_bytes else ""
     say(f"plan applied{peak}; recomputes {phrase(plan)}")
 
 
 def measured(peak_bytes: int, plan: Plan, goal: Goal) -> None:
-    """Say what the device's allocator has handed out at most, as the first planned step is over."""
+    """Say the peak that the device's allocator has measured so far, now that the first planned step is over."""
     peak, predicted = in_unit(peak_bytes, goal), in_unit(plan.peak_bytes, goal)
     verdict = ""
     if goal.budget_bytes is not None:
@@ -50,7 +50,7 @@ def measured(peak_bytes: int, plan: Plan, goal: Goal) -> None:
 
 
 def asked(goal: Goal) -> str:
-    """Return what was asked, as the user wrote it."""
+    """Return what was asked for, as the user wrote it."""
     if goal.max_overhead is not None:
         return f"at most {goal.max_overhead:.0%} slower"
     if goal.is_minimum:

@@ -1,4 +1,4 @@
-"""Noticing that a model trains though none of its own training forwards was seen."""
+"""Notices that a model trains although none of its own training forwards was seen."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from .. import _torch_private as private
 
 
 class Unseen:
-    """Tells of a backward or an optimizer's step that comes before the first forward, until there is one.
+    """Tells of the first backward or optimizer step, if it comes before any training forward was seen.
 
-    What a forward has begun before this listens is none of that: one backward and one step may end it.
+    A step may be under way when listening begins. So one backward and one optimizer step are let pass if a gradient or
+    a graph exists then.
 
     Args:
-        tell: is told of the model.
+        tell: called with the model.
 
     Attributes:
-        transformed: whether a transform of torch.func has run a forward, of which none of these is.
-        waits: whether it does, for a forward.
+        transformed: whether a forward ran inside a transform of torch.func. Such a forward is not seen as training.
+        waits: whether no training forward was seen so far.
     """
 
     def __init__(self, tell: Callable[[torch.nn.Module], None]) -> None:
         self._tell, self.transformed = tell, False
         self.waits = True
-        self._running = False  # whether a backward is
-        self._begun: set[str] = set()
+        self._running = False  # whether a backward is running
+        self._begun: set[str] = set()  # what still belongs to a step from before listening
         self._hooks: list[Any] = []
 
     def listen(self, model: torch.nn.Module) -> None:
@@ -44,14 +45,14 @@ class Unseen:
         self._hooks = [each.register_post_accumulate_grad_hook(hook) for each in trained if each.is_leaf]
 
     def close(self) -> None:
-        """Listen no more: a forward was seen, or the model is not held to a budget any more."""
+        """Stop listening: a forward was seen, or the budget was taken off the model."""
         self.waits = False
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
     def comes(self, what: Literal["backward", "step"]) -> None:
-        """A backward has ended, or an optimizer has taken a step."""
+        """Note that a backward has ended, or that an optimizer has taken a step."""
         self._running = False
         if what in self._begun:
             self._begun.discard(what)
@@ -61,13 +62,13 @@ class Unseen:
                 self._tell(model)
 
     def again(self) -> None:
-        """An optimizer has taken a second step since the last forward: on gradients, it was none that is seen here."""
+        """Note a second optimizer step since the last seen forward. If there are gradients, an unseen forward ran."""
         model = self._model()
         if model is not None and any(each.is_leaf and each.grad is not None for each in model.parameters()):
             self._tell(model)
 
     def arrives(self) -> None:
-        """A gradient has."""
+        """Note that a gradient of a parameter arrives: a backward is running."""
         if not self._running:
             self._running = True
             private.after_backward(functools.partial(self.comes, "backward"))

@@ -14,26 +14,27 @@ from .._data.profile import Profile
 from ..solvers.units import format_like
 
 MOST = 3
-"""Kinds of calls that are named; the rest are counted."""
+"""How many kinds of calls are named; the rest are counted."""
 
 ANY = "*"
 
 PLAIN = frozenset({"add", "mul", "to", "getitem", "contiguous", "clone"})
-"""Functions whose names say nothing of a model."""
+"""Functions whose names say nothing about a model."""
 
 MOSTLY, SELDOM = 0.5, 0.1
-"""Share of a kind's segments that keep a unit for it to be called kept without a number, and at all."""
+"""Shares of the segments of a kind that are recomputed in part. A unit that at least `MOSTLY` of them keep is named
+without a number, one that at least `SELDOM` of them keep with a number, others not at all."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Calls at one place of the layers: ``h.*.mlp``.
+    """Calls with the same name in different layers: ``h.*.mlp``.
 
     Attributes:
-        before: name up to the number of the layer; the whole name where there is none.
-        after: name after it.
-        layers: the numbers.
-        segments: by call.
+        before: the name before the layer number; the whole name if it has no number.
+        after: the name after the layer number.
+        layers: the layer numbers.
+        segments: the segments that recompute these calls, one entry for each call.
     """
 
     before: str
@@ -43,11 +44,11 @@ class _Kind:
 
 
 def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
-    """Yield a phrase for each kind of calls that a plan recomputes, the ones that free most first.
+    """Yield a phrase for each kind of calls that a plan recomputes; first the kinds that free most.
 
     Args:
         plan: the plan.
-        profile: the step, to say of how many.
+        profile: the profile of the step, so that phrases can say "46 of 48".
     """
     kinds: dict[tuple[str, str], _Kind] = {}
     for segment in plan.segments:
@@ -69,7 +70,7 @@ def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
 
 
 def phrase(plan: Plan, profile: Profile | None = None) -> str:
-    """Return the same in one line: of several kinds the first two, without what they keep."""
+    """Return the same in one line. Of several kinds it has only the first two, without what they keep."""
     said, moved = list(in_words(plan, profile)), _moved(plan)
     if len(said) < 2:
         return said[0] if said else "nothing"
@@ -79,7 +80,7 @@ def phrase(plan: Plan, profile: Profile | None = None) -> str:
 
 
 def _moved(plan: Plan) -> str:
-    """Say what a plan moves off the device, and to where; empty for nothing."""
+    """Say what a plan moves off the device, and to where; empty if it moves nothing."""
     moving = [segment for segment in plan.segments if segment.offload]
     if not moving:
         return ""
@@ -94,7 +95,7 @@ def _moved(plan: Plan) -> str:
 
 
 def shortened(names: Iterable[str]) -> dict[str, str]:
-    """Cut from the front of names what none of them needs to be told from the others."""
+    """Shorten each name to the last parts that tell it from the other names."""
     names = list(dict.fromkeys(names))
     found = {}
     for name in names:
@@ -118,7 +119,7 @@ def _phrase(kind: _Kind, total: int, name: str) -> str:
 
 
 def _calls(kind: _Kind, total: int, name: str) -> str:
-    """Name the calls of a kind, of so many: ``46 of 48 blocks of h``."""
+    """Name the calls of a kind, and how many there are in `total`: ``46 of 48 blocks of h``."""
     number = len(kind.segments)
     of = f"all {number}" if number == total else f"{number} of {total}" if total > number else str(number)
     if not kind.layers:
@@ -135,9 +136,9 @@ def _calls(kind: _Kind, total: int, name: str) -> str:
 
 
 def _split(call: str) -> tuple[str, int | None, str]:
-    """Cut a call's name at the number of its layer, the first that it has; any other number is left open.
+    """Split a call's name at its layer number, the first number in it; further numbers become ``*``.
 
-    A further pass of the same module is one more of its kind, and so is a function of the same name.
+    Occurrence numbers are dropped: a second call of the same module or function is of the same kind.
     """
     module, function = split_key(call)
     parts = module.partition("#")[0].split(".")
@@ -149,7 +150,7 @@ def _split(call: str) -> tuple[str, int | None, str]:
 
 
 def _unit(key: str) -> str:
-    """Say what a kept unit is: a product by its module, any other function by its name; empty for one of `PLAIN`."""
+    """Name a kept unit: a matrix product by its module, any other function by its own name; empty if it is `PLAIN`."""
     call, function = split_key(key)
     name = call.partition("#")[0].rpartition(".")[2]
     function = function.partition("#")[0]
@@ -161,7 +162,7 @@ def _unit(key: str) -> str:
 
 
 def _totals(profile: Profile) -> Counter[tuple[str, str]]:
-    """Count the calls of a step at each place of the layers."""
+    """Count the calls of a step by their name before and after the layer number."""
     found: Counter[tuple[str, str]] = Counter()
     for call in profile.calls:
         before, layer, after = _split(call.key)
@@ -173,6 +174,6 @@ def ranges(numbers: Sequence[int]) -> str:
     """Return ``3`` for one number, ``{0-3, 7}`` for several."""
     if len(numbers) == 1:
         return str(numbers[0])
-    steps = itertools.groupby(enumerate(sorted(numbers)), key=lambda each: each[1] - each[0])  # alike within a run
+    steps = itertools.groupby(enumerate(sorted(numbers)), key=lambda each: each[1] - each[0])  # equal within a run
     runs = [[number for _, number in run] for _, run in steps]
     return "{" + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "}"

@@ -1,8 +1,9 @@
-"""What follows from a decision: the way in which the step runs that begins.
+"""Carries out a decision: makes the way in which the step that begins will run.
 
-Record · Time                ─▶ spilled, and watched
-Replan ─▶ Keep or Lowest     ─▶ under the plan, put on the model where it is not yet; Lowest is said, and not measured
-no plan can be put on        ─▶ steps run as they come from now on
+Record · Time                ─▶ the step's saved tensors are spilled, and the step is watched
+Replan ─▶ Keep or Lowest     ─▶ the step runs under the plan, which is first put on the model if it is not there yet;
+                                Lowest gives a warning, and its step is not measured
+no plan can be put on        ─▶ from now on steps run as they come
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ from .ways import Ways
 
 
 class Acting:
-    """Does what was decided of the steps of one model.
+    """Carries out the decisions on the steps of one model.
 
     Args:
         plans: makes plans.
-        ways: makes ways.
-        optimizers: those that have taken steps.
-        said: what the user was told.
-        agreement: with other ranks.
+        ways: makes the ways in which steps run.
+        optimizers: the optimizers that have taken steps.
+        said: gives each warning once.
+        agreement: the agreement with other ranks.
 
     Attributes:
         idle: whether steps run as they come from now on.
-        pipeline: of which the model may be a stage.
+        pipeline: the pipeline, if the model is a stage of one.
     """
 
     def __init__(self, plans: Plans, ways: Ways, optimizers: OptimizerSteps, said: Said, agreement: Agreement) -> None:
         self._plans, self._ways, self._optimizers, self._said = plans, ways, optimizers, said
         self._agreement, self.idle = agreement, False
         self.pipeline = Pipeline()
-        self._put: list[Ready] = []  # plans that were on the model; the newest is last. Kinds of steps take turns
+        self._put: list[Ready] = []  # plans that were put on the model, newest last: kinds of steps may take turns
 
     def rest(self) -> None:
         """Let steps run as they come from now on."""
@@ -63,7 +64,7 @@ class Acting:
         self._agreement.leave("trains without a plan")
 
     def stepped(self, model: nn.Module, installed: Installed) -> None:
-        """Note that an optimizer has taken a step; there all ranks of a pipeline raise what one has failed with."""
+        """Note that an optimizer has taken a step. If one rank of a pipeline has failed, all raise its error here."""
         try:
             self.pipeline.stepped()
         except AutockptError:
@@ -80,30 +81,30 @@ class Acting:
         end: Callable[[], None],
         is_first: bool,
     ) -> tuple[Decision, Way]:
-        """Act on what was decided of the step that begins.
+        """Carry out the decision on the step that begins.
 
         Args:
-            decision: what was decided.
-            begins: its first forward.
+            decision: the decision.
+            begins: the step's first forward.
             installed: the plan that is on the model.
-            gradient_bytes: of the gradients with which it begins.
-            end: a method that ends what is recorded, as somebody else records.
-            is_first: whether it is the first step of its loop.
+            gradient_bytes: bytes of the gradients that exist as the step begins.
+            end: a method that ends the recording when somebody else starts to record.
+            is_first: whether this is the first step of its loop.
 
         Returns:
-            The decision, with the plan that was made since, and the way in which the step runs.
+            The decision, with the new plan if one was made, and the way in which the step runs.
 
         Raises:
-            Infeasible, TooCostly: as for `Plans.make`; where no first plan is found the model is left as it was.
+            Infeasible, TooCostly: as for `Plans.make`; the plan is taken off the model.
             NotApplicable, NoRoom: as for `Ways`.
-            AutockptError: as for `Agreement`; the model is left as it was.
+            AutockptError: as for `Agreement`; the plan is taken off the model.
         """
         follows = self._follows(decision, begins.model, installed)
         if follows == "rest":
             return decision, self._ways.planned(installed, None, None)
-        if follows == "plan" and decision.ready is not None:  # another rank needs a plan, and all have one
+        if follows == "plan" and decision.ready is not None:  # this rank has a plan, another rank needs a new one
             decision = Decision("Replan", "another rank plans")
-        if follows == "plan" and decision.what != "Replan":  # the first plan of all ranks, though not for this step
+        if follows == "plan" and decision.what != "Replan":  # all ranks make their first plan; this step has none yet
             self._made(begins, installed, gradient_bytes, "the other ranks plan")
         if follows == "wait":
             decision = dataclasses.replace(decision, what="Wait")
@@ -118,11 +119,11 @@ class Acting:
                 return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
             decision = Decision.under(ready) if ready.unfit else dataclasses.replace(decision, ready=ready)
         planned = functools.partial(self._planned, decision, begins, installed, gradient_bytes)
-        waits = self._agreement.waits and not self._agreement.speaks  # others may begin a step that cannot run so
+        waits = self._agreement.waits and not self._agreement.speaks  # another rank may fail to begin its step
         return decision, self._agreement.together(planned) if waits else planned()
 
     def _follows(self, decision: Decision, model: nn.Module, installed: Installed) -> Next | Literal["rest"]:
-        """Ask the other ranks what is to be done; or whether there is no plan from now on, since one of them rests."""
+        """Agree with the other ranks on what to do; "rest" if a rank has left, so that there is no plan from now on."""
         history = self._plans.history
         under = decision.ready.plan if decision.ready is not None else None
         early = history.timed and history.current is None and not self._agreement.speaks
@@ -147,7 +148,7 @@ class Acting:
     def _unplanned(
         self, decision: Decision, begins: Forward, installed: Installed, end: Callable[[], None], *, is_first: bool
     ) -> Way:
-        """Run the step under no plan; where other ranks wait for this one, no rank does if one cannot."""
+        """Make a way without a plan. While the ranks wait for each other, an error of one is raised on all."""
 
         def way() -> Way:
             if decision.what == "Record":
@@ -158,12 +159,12 @@ class Acting:
         try:
             return self._agreement.together(way)
         except AutockptError:
-            if self._ways.goes_on:  # all have heard of it
+            if self._ways.goes_on:  # the other ranks raise it too
                 self._give_up(begins.model, installed)
             raise
 
     def _made(self, begins: Forward, installed: Installed, gradient_bytes: int, reason: str) -> Ready:
-        """Make a plan for the step that begins; where no first one is found the model is left as it was."""
+        """Make a plan for the step that begins. If there is none, give up."""
         try:
             return self._plans.make(begins, gradient_bytes, self._optimizers.optimizers, reason)
         except (Infeasible, TooCostly) as error:
@@ -174,15 +175,15 @@ class Acting:
             raise
 
     def _give_up(self, model: nn.Module, installed: Installed) -> None:
-        """Leave the model as it was; in a pipeline later, where all ranks do."""
+        """Take the plan off the model, and plan no more. Ranks of a pipeline wait until all can do so together."""
         if self.pipeline.waits:
             return
         self.rest()
-        with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
+        with contextlib.suppress(NotApplicable):  # somebody has patched a forward over ours
             installed.remove(model)
 
     def _planned(self, decision: Decision, begins: Forward, installed: Installed, gradient_bytes: int) -> Way:
-        """Run the step under the plan that was decided on."""
+        """Make a way under the plan that was decided on."""
         ready, lowest = decision.ready, decision.what == "Lowest"
         assert ready is not None
         self.pipeline.planned()
@@ -192,13 +193,13 @@ class Acting:
         if not stays:
             self._put_on(begins.model, installed, ready)
         measured = None
-        if rehearsed and not lowest:  # that one is known to stand above the budget
+        if rehearsed and not lowest:  # the lowest plan is known to exceed the budget
             held_bytes = gradient_bytes + gathered_bytes(begins.model)
             measured = Measured(device_of(begins.device), ready, held_bytes)
         return self._ways.planned(installed, self._plans.history.current, measured)
 
     def _put_on(self, model: nn.Module, installed: Installed, ready: Ready) -> None:
-        """Put a plan on the model; where that cannot be, steps run as they come."""
+        """Put a plan on the model. If that fails, steps run as they come from now on."""
         try:
             installed.replace(model, ready.plan, ready.checks, ready.calls)
         except NotApplicable as error:

@@ -58,49 +58,51 @@ def apply(
     Gradients, buffers and random numbers stay bit for bit those of the plain step. The model is changed in place;
     applying again replaces the plan, and an error leaves the model as it was.
 
-    Without `inputs` the user's own first steps tell what to plan for: nothing runs twice, no loss is assumed, no
-    optimizer guessed. Step 1 is recorded and step 2 timed; in both, what forward saves for backward waits on the host
-    (on the CPU in a temporary file, in ``TMPDIR``), so that they keep to the budget too. The plan is made as step 3
-    begins, and stays until a step comes that needs more: a larger batch, one that begins with gradients, one with other
-    forwards or more. Such a step is recorded, and the next is planned anew; so is the step after the first
-    of another optimizer, with nothing recorded. A step begins with the first forward with gradients on (in eval mode
-    too, as long as backwards follow such ones) after a backward, unless the graph of an earlier one still waits for its
-    own: a generator's while its critic learns.
+    Without `inputs`, the first steps of your own loop show what to plan for: nothing runs twice, no loss is assumed, no
+    optimizer is guessed. Step 1 is recorded and step 2 is timed. In both, saved tensors wait on the host (for a model
+    on the CPU: in a temporary file, in ``TMPDIR``), so these steps keep to the budget too. The plan is made as step 3
+    begins. It stays until a step needs more: a larger batch, gradients that exist as it begins, other forwards, or more
+    of them. Such a step is recorded, and the next one is planned anew. After the first step of another optimizer the
+    next step is planned anew as well, without a recording.
 
-    With `inputs` the plan is made now, for a step on them. Several models, ``[encoder, unet]`` or ``{"unet": unet}``,
-    have one plan and one budget for the steps in which the loop calls them; without `inputs`. A copy of one of them
-    runs plain. What is recorded and planned is logged to the logger
-    ``autockpt``.
+    A step begins with the first forward after a backward. If the graph of an earlier forward still waits for its own
+    backward, as a generator's does while its critic learns, the step goes on instead. Forwards without gradients do not
+    count; those in eval mode count as long as backwards follow them.
+
+    With `inputs`, the plan is made now, for a step on them. Several models, ``[encoder, unet]`` or ``{"unet": unet}``,
+    get one plan and one budget for the steps in which the loop calls them; only without `inputs`. A copy of one of them
+    runs without a plan. What is recorded and planned is logged to the logger ``autockpt``.
 
     Args:
         model: any eager module; or several, in a list or by name: calls are then named ``0.block`` or ``unet.block``.
         budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device's memory (on a
             CPU, of the physical memory); ``"min"`` for the lowest peak that can be reached.
-        max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
-            within it.
-        plan: a plan to apply as it is, or the file that it was saved in, instead of either; it stays whatever batches
+        max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15. The plan has the lowest
+            peak within it.
+        plan: instead of either, a plan to apply as it is, or the file that it was saved in. It stays whatever batches
             come.
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
-        loss: maps the model's outputs to a scalar. Without it, the model's own: an output's ``.loss``, or outputs with
-            one element; for outputs that none of these is made of, three copies of them in single precision are
-            reserved, as a cross-entropy takes. Only with `inputs`: else the user's own is seen.
-        optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
-            stands for a class of ``torch.optim`` with its defaults. Optimizers that are seen to step count instead.
+        loss: maps the model's outputs to a scalar. Without it, the loss is their ``.loss``, or else the sum of outputs
+            with one element; for other outputs, unless such an element is computed from them, three float32 copies are
+            reserved, which is what a cross-entropy takes. Only with `inputs`: otherwise your own loss is seen.
+        optimizer: the optimizer, whose state and step count in the budget; it is neither run nor changed. A name such
+            as ``"adamw"`` stands for a class of ``torch.optim`` with its defaults. Optimizers that are seen to take
+            steps count in its place.
         solver: a name in ``autockpt.solvers.SOLVERS``.
-        seconds: how long the solver may search; candidates take two thirds of that before it, at most.
-        keep: patterns of calls that must not run again, not with a plan; see `solve`.
-        recompute: patterns of calls that must run again.
+        seconds: how long the solver may search. Finding candidates before that takes at most two thirds as long.
+        keep: patterns of calls that must not run again; see `solve`. Not together with `plan`.
+        recompute: patterns of calls that must run again. Not together with `plan`.
         plan_for: the largest shapes that will come, by name of the argument: ``{"input_ids": (8, 2048)}``. Plans are
             made for them. Without it, once sizes have been seen to vary, plans have headroom for a quarter more.
-        check: which replays are compared with what forward saved. Whatever it is but ``"never"``, the first replay of
-            each segment is a rehearsal: where it differs, backward goes on with what forward saved, and the call is
-            kept from then on, with a warning. Later ``"sampled"`` compares one segment a step in turn, for about 1 % of
-            its time, and ``"always"`` all of them; where one differs, backward raises `ReplayError`.
-        offload: where tensors may wait off the device from forward to backward, where that is cheaper than to recompute
-            them: ``"host"`` for a model on a device, a folder for one on a CPU. How fast that is is measured now, or
-            given: ``"host@25GB/s"``. With a plan that moves tensors, where they wait. None for nowhere.
-        strict: whether a later step that no plan holds to the budget raises `Infeasible`; else it runs under the lowest
-            plan, with a warning.
+        check: which replays are compared with what forward saved. Unless ``"never"``, the first replay of each segment
+            is a rehearsal: if it differs, backward goes on with what forward saved, and the call is kept from then on,
+            with a warning. Later, ``"sampled"`` compares one segment per step in turn, for about 1 % of the step's
+            time, and ``"always"`` compares all. If a replay differs then, backward raises `ReplayError`.
+        offload: where tensors may wait from forward to backward, if moving them is cheaper than recomputing them:
+            ``"host"`` for a model on a device, a folder for one on a CPU. The speed is measured now, or given:
+            ``"host@25GB/s"``. With a plan that moves tensors: where they wait. None for nowhere.
+        strict: whether a later step that no plan holds to the budget raises `Infeasible`. Otherwise it runs under the
+            plan with the lowest peak, with a warning.
 
     Returns:
         What was given as `model`.
@@ -108,19 +110,19 @@ def apply(
     Raises:
         BudgetError: the budget does not parse, has no unit (``"24"``), or not exactly one of `budget`, `max_overhead`,
             `plan` is given.
-        InvalidFile: the file of a plan is none.
-        OSError: it cannot be read.
-        Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
-            help, and the plan that reaches them. Raised by the forward that begins step 3 where the plan is made there,
-            as the errors below, with the model as it was before `apply`.
-        NotApplicable: the plan is none, or names calls that the model does not have; or the model cannot be planned: it
-            is no module, has nothing to train, is compiled as a whole, has a part that is held to a budget already, is
-            such a part, is planned together with others that are not given, is one of several and `inputs` are given,
-            has lazy modules that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
-        PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
-        ProfilingError: the model cannot be recorded, its forward or the loss fails on `inputs`, or the optimizer is
-            none.
-        TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
+        InvalidFile: the file of `plan` holds no plan.
+        OSError: the file of `plan` cannot be read.
+        Infeasible: no plan meets the budget. The error carries the minimum reachable bytes, what they consist of, what
+            would help, and the plan that reaches them. If the plan is made as step 3 begins, the forward there raises
+            this error and those below, with the model as it was before `apply`.
+        NotApplicable: `plan` is no plan, or names calls that the model does not have; `loss` is no function; or the
+            model cannot be planned: it is no module, has nothing to train, is compiled as a whole, is a part of a model
+            that is held to a budget, has such a part, is planned together with others that are not given, has lazy
+            modules that have not run yet, or has an RReLU and no `inputs`; or several models and `inputs` are given.
+        PinError: a pattern matches no call, no plan can honour the pins, or pins are given together with `plan`.
+        ProfilingError: the model cannot be recorded, its forward or the loss fails on `inputs`, or `optimizer` is no
+            optimizer.
+        TooCostly: all plans of this solver that honour the pins have a higher recompute overhead than `max_overhead`.
         UnknownSolver: there is no such solver.
         Exception: an error of the model's own, of another class than Python's usual ones.
 
@@ -168,8 +170,9 @@ def remove(model: M) -> M:
         What was given as `model`.
 
     Raises:
-        NotApplicable: somebody else patched a forward over ours, which it names, and does not say so (`__wrapped__`);
-            the plan is that of a larger model; or this is no module; or one of several, without the others.
+        NotApplicable: somebody else patched a forward over ours, without a `__wrapped__` that leads to it; the message
+            names that forward. Or the plan is that of a larger model; or `model` is no module, or is one of several
+            models without the others.
     """
     uninstall(as_one(model))
     return model
@@ -178,19 +181,19 @@ def remove(model: M) -> M:
 def plan_of(model: Models) -> Plan | None:
     """Return the plan that is applied to `model`, or to several; None if there is none, or none yet.
 
-    One of several has the plan of all of them.
+    For one of several models that are planned together, this is the plan of all of them.
 
     Raises:
-        NotApplicable: it is no module.
+        NotApplicable: `model` is no module.
     """
     return installed_plan(as_one(model))
 
 
 def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
-    """State what is asked of a plan for `model`, on whose device a budget in percent is taken.
+    """Return the goal of a plan for `model`. A budget in percent is a share of the memory of the model's device.
 
     Raises:
-        BudgetError: it makes no sense, has no unit, or is a few bytes.
+        BudgetError: the budget cannot be read, has no unit, or is only a few bytes.
     """
     refuse_slip(budget)
     parameter = next(model.parameters(), None)
@@ -201,7 +204,7 @@ def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: flo
 
 
 def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: object) -> None:
-    """Refuse what does not say one thing that is asked for, or how it is checked."""
+    """Refuse unless exactly one of budget, overhead and plan is given, and `check` has a known value."""
     if sum(given is not None for given in (budget, max_overhead, plan)) != 1:
         raise BudgetError(
             "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
@@ -211,7 +214,7 @@ def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: o
 
 
 def _hold(model: torch.nn.Module, inputs: object, request: Request) -> None:
-    """Hold a model to what is requested: under a plan for `inputs`, or for what its own first steps show."""
+    """Hold a model to what is requested: with a plan for `inputs`, or with plans for the steps that it takes."""
     refuse_unknown_names(model, request.pins)
     governor = Governor(request, model if isinstance(model, Together) else None)
     if inputs is None:
@@ -234,7 +237,7 @@ def _plannable_goal(
     loss: Callable[[Any], torch.Tensor] | None,
     plan_for: object,
 ) -> Goal:
-    """State what is asked; refuse a model of which no step can be planned, and what says what one model is given."""
+    """Return the goal. Refuse a model that cannot be planned, and arguments for one model if several are given."""
     refuse_untrainable(model, loss)
     goal = goal_for(model, budget, max_overhead)
     _look_at_devices(model, goal)
@@ -253,11 +256,11 @@ def _plannable_goal(
 
 
 def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
-    """Refuse a device that reports nothing; say so where there are several, or less memory than the budget."""
+    """Refuse a device that reports no allocations. Warn of several devices, and of a budget above the memory."""
     there = [each for each in model.parameters() if not each.is_meta]
     trained = [each for each in there if each.requires_grad]
     devices = list(dict.fromkeys(each.device for each in trained or there))
-    if devices:  # else it is given memory later, and refused in its first step
+    if devices:  # else the model is on the meta device: its first step refuses where it lies then
         refuse_unseen(devices[0])
         total_bytes, asked_bytes = device_of(devices[0]).total_bytes(), goal.budget_bytes
         if devices[0].type != "cpu" and total_bytes and asked_bytes and asked_bytes > total_bytes:  # a CPU may swap
@@ -273,9 +276,9 @@ def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
 
 
 def _refuse_as_it_is(model: torch.nn.Module, *, given: bool) -> None:
-    """Refuse a model that is compiled as a whole, but for a plan that is given and what ``module.compile()`` made.
+    """Refuse a model that is compiled as a whole, or that is part of a model that is held to a budget.
 
-    So is a part of a model that is held to a budget.
+    If the plan is `given`, a model compiled in place by ``module.compile()`` is accepted.
     """
     compiled = [root for root in roots(model).values() if private.is_compiled(root)]
     if any(not given or hasattr(root, "_orig_mod") for root in compiled):

@@ -1,10 +1,10 @@
 """What a governor decides as a step begins: one value, by one table.
 
-a plan covers it                                              Keep
-one of its kind is recorded, but no seconds yet               Time, whatever its sizes
-no recording covers it, or the last step made other calls     Record
-recorded and timed, or measured above the budget              Replan; or Wait, for ranks that cannot plan yet
-planned, and no plan fits                                     Lowest
+a plan covers the step                                            Keep
+a step of its kind is recorded, but none is timed yet             Time, whatever the sizes
+no recording covers the step, or the last one made other calls    Record
+recorded and timed, or measured above the budget                  Replan; or Wait for ranks that cannot plan yet
+planned, but no plan keeps to the budget                          Lowest
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Situation:
     """What is known of the step that begins.
 
     Attributes:
-        batch: of its first forward.
-        gradient_bytes: of the gradients with which it begins.
+        batch: the batch of its first forward.
+        gradient_bytes: bytes of the gradients that exist as it begins.
         unknown: whether it may do what no recording covers.
-        surprise: what the last step showed that the plans did not count on; empty where nothing.
+        surprise: what the last step showed that its plan did not count on; empty if nothing.
     """
 
     batch: Batch
@@ -39,11 +39,11 @@ class Decision:
     """How a step runs.
 
     Attributes:
-        what: ``Keep`` the plan that covers it; ``Record`` the step, spilled; ``Time`` it, spilled; ``Replan`` before
-            it; run it under the ``Lowest`` plan, which does not hold it to the budget, and say so; ``Wait``, spilled,
-            until other ranks can plan.
-        reason: why, where that is to be said.
-        ready: the plan, where there is one.
+        what: ``Keep`` the plan that covers the step; ``Record`` or ``Time`` the step, with saved tensors spilled;
+            ``Replan`` before it runs; run it under the ``Lowest`` plan, which exceeds the budget, with a warning; or
+            ``Wait`` until other ranks can plan, with saved tensors spilled.
+        reason: why, for a message; empty if there is nothing to say.
+        ready: the plan, if there is one.
     """
 
     what: Literal["Keep", "Record", "Time", "Replan", "Lowest", "Wait"]

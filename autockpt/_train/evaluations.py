@@ -1,10 +1,12 @@
-"""Which forwards in eval mode, with gradients on, belong to steps: those that a backward follows.
+"""Which forwards in eval mode with gradients on belong to a training step: those that a backward follows.
 
-an attack        E ── B ── E ── B ── T ── B ── optimizer │ E ── ...     steps as all others, recorded and planned
-an evaluation    T ── B ── optimizer │ E ── E ── E ── ...     gradients were left on: after some they run as they come
+E: a forward in eval mode, T: in training mode, B: a backward
 
-Nobody can tell beforehand. So they are steps, within the budget, until so many of a kind came alone; and are again as
-soon as a backward comes to one.
+an attack        E ── B ── E ── B ── T ── B ── optimizer │ E ── ...     a step like any other, recorded and planned
+an evaluation    T ── B ── optimizer │ E ── E ── E ── ...     gradients were left on: later ones run as they come
+
+When such a forward begins, nobody knows whether a backward will follow. So it counts as a step, held to the budget,
+until `MOST_FORWARDS` of its kind had no backward. Once a backward reaches one, its kind counts again.
 """
 
 from __future__ import annotations
@@ -17,21 +19,21 @@ from .._calls.values import tensors
 from .step import MOST_FORWARDS, StepUnderWay
 
 MOST_KINDS = 64
-"""Kinds of such forwards that are remembered."""
+"""How many kinds of such forwards are remembered."""
 
 
 class Evaluations:
-    """Counts the forwards in eval mode to which no backward came, by kind."""
+    """Counts the forwards in eval mode that had no backward, by kind."""
 
     def __init__(self) -> None:
         self._alone: dict[object, int] = {}
 
     def trains(self, batch: Batch, step: StepUnderWay | None) -> bool:
-        """Note that such a forward begins; return whether it belongs to a step.
+        """Note that a forward in eval mode begins; return whether it counts as part of a training step.
 
         Args:
             batch: its batch.
-            step: that is under way; where a backward came to it, its forwards were none of an evaluation.
+            step: the step under way. If a backward has reached it, its forwards were no evaluation.
         """
         if step is not None and step.backward:
             self.train(step.batches)
@@ -43,12 +45,12 @@ class Evaluations:
         return found < MOST_FORWARDS
 
     def train(self, batches: Iterable[Batch]) -> None:
-        """Note that a backward came to forwards like these."""
+        """Note that a backward has reached forwards with batches like these."""
         for batch in batches:
             self._alone.pop(batch.kind, None)
 
     def watch(self, outputs: object, batch: Batch, tell: Callable[[], None]) -> None:
-        """Be told where a backward comes to a forward that belongs to no step."""
+        """Call `tell` if a backward reaches a forward that belongs to no step."""
         hook = functools.partial(_comes, self, batch, tell)
         for tensor in tensors(outputs):
             if tensor.grad_fn is not None:

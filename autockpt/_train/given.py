@@ -1,4 +1,4 @@
-"""A plan that is given, and not made: it stays whatever batches come. And where tensors may wait, as it is given."""
+"""`apply` with a plan that the user gives, which stays whatever batches come; and its argument `offload`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def apply_given(
     pinned: tuple[Patterns, Patterns],
     offload: str | Offload | None,
 ) -> None:
-    """Put a plan on a model that is given, and not made; it stays whatever batches come."""
+    """Put the plan that the user gives on a model. It stays whatever batches come."""
     if isinstance(plan, (str, os.PathLike)):
         if not os.fspath(plan):
             raise NotApplicable("plan is '', which names no file; give a Plan, or its file: plan='plan.json'")
@@ -50,11 +50,11 @@ def apply_given(
 
 
 def offload_for(model: torch.nn.Module, offload: str | Offload | None) -> Offload | None:
-    """State where tensors of a model may wait, and how fast they get there, which is measured where nobody says it.
+    """Return where tensors of a model may wait, and how fast they are moved: measured, if the user gives no rate.
 
     Raises:
-        BudgetError: it makes no sense.
-        NotApplicable: tensors of the model cannot wait there.
+        BudgetError: `offload` cannot be read.
+        NotApplicable: tensors of this model cannot wait there.
         NoRoom: nothing can wait there now.
     """
     found = Offload.of(offload)

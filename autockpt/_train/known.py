@@ -1,4 +1,4 @@
-"""What is known of one kind of step: its recording, and a plan for it."""
+"""What is known of one kind of step: its recording or profile, and a plan for it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Known:
 
     Attributes:
         kind: the kind.
-        nodes: how many nodes of autograd its forwards made.
+        nodes: how many autograd nodes its forwards made.
         backwards: how many backward passes it had.
-        keeping: how many of them kept their graph.
-        reached: which of the trainable parameters get a gradient, by their number.
-        recorded: what it was, until there is a profile.
-        profile: of it, once it is wanted.
-        tight: whether no plan holds a larger step to the budget, or no larger step can be foretold.
-        stood: sizes of what was there before the recorded step and counts.
-        before_bytes: of what else the loop makes before such a step, which stands in all of it.
+        keeping: how many of those kept their graph.
+        reached: which trainable parameters get a gradient, by index.
+        recorded: the recorded step; None once there is a profile.
+        profile: its profile; None until a plan needs it.
+        tight: whether to plan without headroom: no plan keeps a larger step to the budget, or none can be predicted.
+        stood: sizes of tensors that the loop made before its forwards, and that its recording counts already.
+        before_bytes: bytes of what else the loop allocates before such a step; they stay allocated through the step.
     """
 
     kind: Kind
@@ -48,7 +48,8 @@ class Known:
     def of(cls, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int], keeping: int = 0) -> Known:
         """Return what is known of a step that was just recorded.
 
-        What was made after it is as much as is made before it, or what was `made` then; sizes.
+        What the loop allocates before such a step is taken to be what was `made` before it, or what it allocated after
+        it if that is more. `made` has sizes in bytes.
         """
         return cls(
             kind=kind,
@@ -63,23 +64,23 @@ class Known:
         )
 
     def after(self, made: Sequence[int]) -> Known:
-        """Return it with what was `made` before such a step, sizes, where that is more than is counted; else itself."""
+        """Count what was `made` before such a step, sizes in bytes. Returns itself if as much is counted already."""
         before_bytes = unlike_bytes(made, self.stood)
         return replace(self, before_bytes=before_bytes) if before_bytes > self.before_bytes else self
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
-        """Whether a step that has made these forwards so far, and began with these gradients, is covered."""
+        """Whether this kind covers a step that has made these forwards so far and began with these gradients."""
         return self.kind.covers(batches, gradient_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopState:
-    """What stands in the steps that a plan is for, beside what one forward and backward tell.
+    """What a plan counts on in its steps, besides what one forward and backward show.
 
     Attributes:
-        gradients: whether such a step begins with gradients, to which its own are added.
-        outputs: whether outputs are held until backward is over.
-        optimizer: what trains the model; None where nobody told, and none has stepped.
+        gradients: whether gradients exist as a step begins, so that it accumulates into them.
+        outputs: whether the loop holds the outputs until backward is over.
+        optimizer: what trains the model; None if the user gave none and none has taken a step.
     """
 
     gradients: bool = True
@@ -93,11 +94,11 @@ class Ready:
 
     Attributes:
         kind: the kind.
-        profile: of such a step.
+        profile: the profile of such a step.
         plan: the plan.
-        unfit: why it does not hold the step to the budget, where no plan does; else empty.
-        checks: compares its replays.
-        others: kinds of steps that begin alike, and that the plan holds to the budget as well, each with its profile.
+        unfit: why the plan does not hold the step to the budget, if no plan does; else empty.
+        checks: compares its replays with their forwards.
+        others: other kinds of steps, with their profiles, that begin alike and that the plan also holds to the budget.
     """
 
     kind: Kind
@@ -108,40 +109,40 @@ class Ready:
     others: tuple[tuple[Kind, Profile], ...] = ()
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
-        """Whether it holds a step to the budget that has made these forwards so far and began with these gradients."""
+        """Whether the plan is for a step that has made these forwards so far and began with these gradients."""
         return self.kind.covers(batches, gradient_bytes) or any(
             kind.covers(batches, gradient_bytes) for kind, _ in self.others
         )
 
     @property
     def profiles(self) -> list[Profile]:
-        """Those of all steps that it holds to the budget."""
+        """The profiles of all steps that it holds to the budget."""
         return [self.profile, *(profile for _, profile in self.others)]
 
     @property
     def begin_bytes(self) -> int:
-        """What stands as such a step begins, its gradients apart, predicted."""
+        """Predicted bytes allocated as such a step begins, without gradients."""
         return self.profile.static.total_bytes - self.profile.static.gradient_bytes
 
     @property
     def backwards(self) -> int:
-        """On how many backward passes it counts."""
+        """How many backward passes the plan counts on."""
         return 1 + max(len(profile.backward_ticks) for profile in self.profiles)
 
     def keeping(self) -> int:
-        """On how many backward passes it counts that keep their graph; O(saves)."""
+        """How many backward passes that keep their graph the plan counts on; O(saves)."""
         return max(sum(Passes(profile).keeping) for profile in self.profiles)
 
     @property
     def calls(self) -> dict[str, int]:
-        """How often a step calls each module at most, by name."""
+        """How often a step calls each module, at most, by module name."""
         found: dict[str, int] = {}
         for call in (call for profile in self.profiles for call in profile.calls):
             found[call.name] = max(found.get(call.name, 0), call.occurrence + 1)
         return found
 
     def standing(self, optimizer: Optimizers | None) -> LoopState:
-        """Say what stands in the steps that it is for, which this `optimizer` trains."""
+        """Return what the plan counts on in its steps, which this `optimizer` trains."""
         outputs = self.profile.holds_outputs
         return LoopState(gradients=self.kind.gradient_bytes > 0, outputs=outputs, optimizer=optimizer)
 
@@ -150,5 +151,5 @@ T = TypeVar("T", Known, Ready)
 
 
 def covering(among: Iterable[T], batch: Batch, gradient_bytes: int) -> T | None:
-    """The first whose kind covers a step that begins so."""
+    """Return the first that covers a step with this first batch and these gradients; None if none does."""
     return next((each for each in among if each.covers([batch], gradient_bytes)), None)

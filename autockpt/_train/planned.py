@@ -1,11 +1,11 @@
-"""A step under a plan, and what it was measured to hold, where its device keeps statistics.
+"""Runs a step under a plan, and measures its peak if the device's allocator keeps statistics.
 
-    began     allocated 30, peak 50        new bytes: 30 less what the plan has as a step begins
+    began     allocated 30, peak 50        new bytes: 30 less what the plan predicts as a step begins
     ...       the planned step
-    ended     allocated 28, peak 62        the peak has risen, so 62 is the step's own; else it stood below 50
+    ended     allocated 28, peak 62        the peak has risen, so 62 is that of the step; else the step stayed below 50
 
-The statistics are the user's and are not reset. So the peak is read again as soon as the step is over, before anything
-else that the user's loop does: a validation pass, or tensors of its own, are no part of the step.
+The statistics belong to the user, so they are never reset. The peak is read as soon as the step is over: what the loop
+does next (a validation pass, tensors of its own) is not part of the step.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class PlannedWay(Way):
 
     Args:
         installed: that plan.
-        ready: what it is for; None where no plan could be put on.
-        measured: measures the step, if given.
-        after_backward: is called as each backward of the step is over, if given.
+        ready: that plan with the kind of step that it is for; None if no plan could be put on.
+        measured: measures the step; None not to measure.
+        after_backward: called when each backward of the step has ended; None for nothing.
     """
 
-    __slots__ = ("_after_backward", "_began", "_carried", "_installed", "_measured", "_over", "_ready")
+    __slots__ = ("_after_backward", "_backward_began", "_carried", "_installed", "_measured", "_over", "_ready")
 
     watches = tapes = unhooked = False
 
@@ -46,22 +46,22 @@ class PlannedWay(Way):
     ) -> None:
         self._installed, self._ready, self._measured, self._after_backward = installed, ready, measured, after_backward
         self._carried: tuple[dict[str, int], set[int]] = {}, set()
-        self._began = False  # whether a backward has
-        self._over = False  # whether it may be over, since an optimizer has stepped or the model does something else
+        self._backward_began = False  # whether a backward has begun
+        self._over = False  # whether the step may be over: an optimizer has stepped, or the model does something else
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         return self._ready is not None and self._ready.covers(batches, gradient_bytes)
 
     def forward(self, begins: Forward) -> Any:
         self._over = False
-        with carrying(self._carried):  # calls of a further forward are numbered after those of the earlier ones
+        with carrying(self._carried):  # calls are numbered on from the step's earlier forwards
             return self._installed.forward(begins)
 
     def call(self, begins: Forward) -> Any:
         return self._installed.forward(begins)
 
     def backward_begins(self) -> None:
-        self._began, self._over = True, False
+        self._backward_began, self._over = True, False
         if self._after_backward is not None:
             private.after_backward(self._after_backward)
 
@@ -69,12 +69,12 @@ class PlannedWay(Way):
         self._may_be_over()
 
     def pauses(self) -> None:
-        if not self._over:  # else what a validation pass holds would count
+        if not self._over:  # else the peak of a validation pass would count
             self._may_be_over()
 
     def _may_be_over(self) -> None:
-        self._over = self._began
-        if self._began and self._measured is not None:
+        self._over = self._backward_began
+        if self._backward_began and self._measured is not None:
             self._measured.ends()
 
     def end(self, arguments: object, *, cut: bool) -> ObservedStep:
@@ -84,19 +84,19 @@ class PlannedWay(Way):
         return ObservedStep(ready=self._ready, peak_bytes=peak_bytes, new_bytes=new_bytes)
 
     def drop(self) -> None:
-        """Nothing was begun."""
+        """Do nothing: this way holds nothing."""
 
 
 class Measured:
     """Measures one planned step, which begins now.
 
     Args:
-        device: where it runs.
+        device: the device that it runs on.
         ready: the plan that it runs under.
-        held_bytes: with which it begins, and which do not stand in all of it: gradients, gathered parameters.
+        held_bytes: bytes that are allocated as it begins but freed within it: gradients, gathered parameters.
 
     Attributes:
-        new_bytes: of what stands as it begins and did not when its plan was made.
+        new_bytes: bytes allocated as it begins that its plan does not count on.
     """
 
     def __init__(self, device: Device, ready: Ready, held_bytes: int) -> None:
@@ -112,7 +112,7 @@ class Measured:
             self._ended = self._device.level()
 
     def peak_bytes(self) -> int | None:
-        """Return the most that the device held; None where nobody can tell, or where that was more before the step."""
+        """Return the step's peak; None if the device does not tell, or if an earlier peak was as high."""
         if self._ended is None:
             self.ends()
         if self._began is None or self._ended is None or self._ended.peak_bytes <= self._began.peak_bytes:

@@ -1,4 +1,4 @@
-"""What a user asked `apply` for, where the plan is not given but made."""
+"""What a user asked `apply` for, if a plan is to be made rather than given."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from ..solvers.units import alike, format_like, shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of plans, and what is known of the steps that they are for.
+    """What the user asks of plans, and says about the steps that they are for.
 
     Attributes:
-        goal: what is asked, a budget for one.
-        loss: maps outputs to a scalar; None where it is the model's own, or not known.
-        optimizer: what trains the model, or the name of its class; None for what is seen to.
+        goal: what is asked for, such as a budget.
+        loss: maps outputs to a scalar; None if the model returns its loss, or it is not known.
+        optimizer: the optimizer that trains the model, or the name of its class; None for those that are seen to step.
         solver: a name in ``autockpt.solvers.SOLVERS``.
-        seconds: how long the solver may search; candidates take two thirds of that before it, at most.
-        pins: calls that must not run again, or must.
+        seconds: how long the solver may search. Finding candidates before that takes at most two thirds as long.
+        pins: calls that must run again, and calls that must not.
         plan_for: largest shapes that tensors of the batch will have, by name of the argument.
-        strict: whether a later step that cannot fit raises.
+        strict: whether a later step that no plan holds to the budget raises.
         check: which replays are compared with their forwards.
-        offload: where tensors may wait off the device; None where they stay.
+        offload: where tensors may wait off the device; None if they stay on it.
 
     Raises:
-        BudgetError: the seconds are no number, or the shapes no shapes.
-        ProfilingError: the optimizer is none.
+        BudgetError: `seconds` is not a number, or `plan_for` has no shapes.
+        ProfilingError: `optimizer` is not an optimizer.
         UnknownSolver: there is no such solver.
     """
 
@@ -56,32 +56,32 @@ class Request:
     offload: Offload | None = None
 
     def __post_init__(self) -> None:
-        """Refuse before any step what would fail as the plan is made."""
+        """Refuse now, before any step, what would fail later when a plan is made."""
         named(self.solver)
         self._asked(self.goal)
         refuse_no_optimizer(self.optimizer)
         _refuse_no_shapes(self.plan_for)
 
     def copied(self) -> Request:
-        """Return what a copy of the model can take along: an optimizer by its name, but none that trains this one."""
+        """Return the request for a copy of the model: without an optimizer object, since that trains this model."""
         return self if isinstance(self.optimizer, str) else replace(self, optimizer=None)
 
     def optimizers(self) -> list[Optimizer]:
-        """Return the optimizers that were given, not named."""
+        """Return the optimizers that were given as objects, not by name."""
         told = self.optimizer if isinstance(self.optimizer, (list, tuple)) else [self.optimizer]
         return [each for each in told if isinstance(each, Optimizer)]
 
     def budget(self) -> str:
-        """The budget in brackets, for a sentence; empty where none in bytes is asked for."""
+        """The budget in brackets, as part of a sentence; empty if none in bytes is asked for."""
         return f" ({format_like(self.goal.budget_bytes, self.goal.budget)})" if self.goal.budget_bytes else ""
 
     def solve(self, profile: Profile, device: Device, *, share: float = 1) -> Plan:
         """Return a plan for a recorded step.
 
         Args:
-            profile: of the step.
-            device: where it trains, whose allocator takes a margin of the budget.
-            share: of the budget, where there is one.
+            profile: the profile of the step.
+            device: the device that it trains on. A margin of the budget is left to the device's allocator.
+            share: the share of the budget to plan for, if there is a budget.
         """
         goal = less_margin(self.goal, device)
         if share != 1 and goal.budget_bytes is not None:
@@ -93,13 +93,13 @@ class Request:
             raise error.carrying(asked=asked, margin=device.margin) from None
 
     def restated(self, plan: Plan, profile: Profile, device: Device, *, fits: bool = True) -> Plan | None:
-        """Return a plan that was made for a like step, as one for this; None where it does not do for it.
+        """Restate a plan, made for a similar step, as a plan for this step; None if it does not suit this step.
 
         Args:
             plan: the plan.
-            profile: of this step.
-            device: where it trains.
-            fits: whether it has to hold to what is asked for.
+            profile: the profile of this step.
+            device: the device that it trains on.
+            fits: whether the plan has to keep this step to what is asked for.
         """
         return restate(plan, profile, self._asked(less_margin(self.goal, device) if fits else Goal(budget="min")))
 
@@ -108,14 +108,14 @@ class Request:
 
 
 def less_margin(goal: Goal, device: Device) -> Goal:
-    """Return a goal that leaves the allocator of a device its margin of a budget in bytes."""
+    """Return the goal with a budget in bytes reduced by the margin that the device's allocator needs."""
     if goal.budget_bytes is None or not device.margin:
         return goal
     return Goal(budget=alike(int((1 - device.margin) * goal.budget_bytes), goal.budget))
 
 
 def _refuse_no_shapes(plan_for: object) -> None:
-    """Refuse largest shapes that are none."""
+    """Refuse a `plan_for` that does not map names to shapes."""
     whole = isinstance(plan_for, Mapping) and all(isinstance(name, str) for name in plan_for)
     shapes: Iterable[object] = plan_for.values() if isinstance(plan_for, Mapping) else ()
     if not whole or not all(map(_is_shape, shapes)):

@@ -1,8 +1,8 @@
-"""What stands on a device beside a model and its step: other models, averages of weights, data, batches that come.
+"""What is allocated on a device beside a model and its step: other models, averages of weights, data, later batches.
 
-30   is allocated as a step begins, by the device's own statistics
-26   the plan counts on by itself: the model, its batch, the optimizer's state
-4   stands in all of the step, whoever has it, and counts as other bytes
+30   allocated as a step begins, by the device's own statistics
+26   of that, what the plan counts anyway: the model, its batch, the optimizer's state
+ 4   the rest. Whoever holds it, it is taken to stay allocated through the step, and counts as other bytes
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .._record.build import static_bytes, storage_bytes
 
 
 def standing_beside(begins: Forward, optimizers: Sequence[Optimizer], counted_bytes: int, coming_bytes: int = 0) -> int:
-    """Return the bytes that stand beside the step that begins; 0 on a device that keeps no statistics.
+    """Return the bytes that are allocated beside the step that begins; 0 if the device keeps no statistics.
 
     Args:
-        begins: its first forward.
-        optimizers: that train the model, whose state is there as far as they have made it.
-        counted_bytes: of what else is there and counts: workspaces of libraries, what the step before has left.
-        coming_bytes: that count as the optimizers' state, of which a part is no state, but there already: what is
-            between two closures.
+        begins: the step's first forward.
+        optimizers: the optimizers that train the model. Of their state, what they have made so far is allocated.
+        counted_bytes: bytes of what else is allocated and counted already: workspaces, what the step before has left.
+        coming_bytes: the least to deduct as optimizer state. The plan counts what LBFGS allocates between two calls of
+            its closure as state, and though it is not in the optimizer's state, it may be allocated now.
     """
     device = device_of(begins.device)
     if device.level() is None:
         return 0
-    device.wait()  # autograd's thread holds the last gradient of the step before
+    device.wait()  # autograd's thread may still hold the last gradient of the previous step
     level = device.level()
     own_bytes = static_bytes(begins.model, device, tensors(begins.arguments)).total_bytes
     state_bytes = storage_bytes(device, (each for one in optimizers for each in state_tensors(one)))

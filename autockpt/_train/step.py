@@ -1,13 +1,13 @@
-"""The step that is under way: which forwards it has made, and which of them had a backward.
+"""The step under way: which forwards it has made, and which of their graphs still wait for a backward.
 
     one forward          F ── B ── optimizer │ F ── B ── ...
-    a graph that waits   G ── D ── B(D) ── D(G) ── B(D, G) │ G ── ...      a generator's, while its critic learns
-    a pipeline's       F ── F ── B ── F ── B ── B ── optimizer │ F ── ...                   whatever waits
-    derived again        I ── grad(I, create_graph) ── O ── ... ── B(O, I) │ I ── ...      inner losses, outer ones
-    one that is held     M ── F ── B ── optimizer ── F ── B ── optimizer │ F ── ...      M never has a backward
+    a waiting graph      G ── D ── B(D) ── D(G) ── B(D, G) │ G ── ...      a generator's, while its critic learns
+    a pipeline           F ── F ── B ── F ── B ── B ── optimizer │ F ── ...      until the optimizer steps
+    create_graph         I ── grad(I, create_graph) ── O ── ... ── B(O, I) │ I ── ...      inner losses, outer losses
+    a graph only held    M ── F ── B ── optimizer ── F ── B ── optimizer │ F ── ...      M never has a backward
 
-A step goes on while the graph of one of its forwards waits for its first backward, also after a backward of others. A
-graph that somebody merely holds, as a metric does, would have it go on for ever; see `Patience`.
+A step goes on while the graph of one of its forwards waits for its first backward, even if other graphs had theirs. A
+graph that somebody only holds, as a metric does, would make it go on for ever: `Patience` limits that.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from .decision import Decision
 from .way import Way
 
 MOST_FORWARDS = 16
-"""Forwards since a step's first backward, or an optimizer's last step, after which a graph that waits is one that is
-held. More than any critic is asked in between, and no more than can be recorded together."""
+"""After this many forwards since a step's first backward, or since an optimizer's last step, a graph that still waits
+is taken to be only held. It is more than critics need in between, and not too many to record together."""
 
 
 class Patience:
-    """How long the graph of an earlier forward is waited for, once a backward has come.
+    """How long a step goes on for a graph that still waits, once another graph had its backward.
 
-    Until an optimizer steps a second time or changes all that there is, or for `MOST_FORWARDS`.
+    It ends when an optimizer steps a second time or has changed all parameters, or after `MOST_FORWARDS`.
 
     Attributes:
-        over: whether a graph that still waits is one that is held.
+        over: whether a graph that still waits is taken to be only held.
         stepped: whether an optimizer has taken a step.
     """
 
-    __slots__ = ("_final", "_late", "_since_forward")
+    __slots__ = ("_final", "_late", "_stepped_since_forward")
 
     def __init__(self) -> None:
-        self._since_forward: dict[int, bool] = {}  # optimizers that have stepped, by id; whether since a forward
-        self._late = 0  # forwards since the first backward, or since an optimizer stepped after that
-        self._final = False  # whether an optimizer has taken a second step, or one that no graph outlives
+        self._stepped_since_forward: dict[int, bool] = {}  # by id of each optimizer that has stepped at all
+        self._late = 0  # forwards since the first backward, or since a later optimizer step
+        self._final = False  # whether an optimizer has stepped twice, or so that no waiting graph can have a backward
 
     @property
     def over(self) -> bool:
@@ -54,42 +54,42 @@ class Patience:
 
     @property
     def stepped(self) -> bool:
-        return bool(self._since_forward)
+        return bool(self._stepped_since_forward)
 
     def forward_begins(self, *, late: bool) -> None:
-        """Note that another forward begins, after a backward where it is `late`."""
+        """Note that another forward begins; it is `late` if the step had a backward already."""
         self._late += late
-        self._since_forward = dict.fromkeys(self._since_forward, False)
+        self._stepped_since_forward = dict.fromkeys(self._stepped_since_forward, False)
 
     def optimizer_stepped(self, optimizer: Optimizer, outdates: Callable[[Optimizer], bool]) -> bool:
-        """Note that an optimizer has taken a step; return whether it had since the last forward: another was none.
+        """Note that an optimizer has taken a step; return whether it is its second one since the last forward.
 
         Args:
             optimizer: the optimizer.
-            outdates: whether no backward can come any more after its step to a graph that waits.
+            outdates: says whether its step leaves no waiting graph that can still have a backward.
         """
-        before = self._since_forward.get(id(optimizer))
-        self._since_forward[id(optimizer)] = True
+        before = self._stepped_since_forward.get(id(optimizer))
+        self._stepped_since_forward[id(optimizer)] = True
         self._final, self._late = self._final or before is not None or outdates(optimizer), 0
         return bool(before)
 
 
 class StepUnderWay:
-    """A training step, from its first forward to that of the next.
+    """A training step, from its first forward to the first forward of the next one.
 
     Args:
         decision: how it runs.
         way: what runs it.
-        model: that trains; not kept alive.
-        gradient_bytes: of the gradients with which it begins.
-        made_before: sizes of what the loop made before it, where the one before it was recorded.
+        model: the model that trains; not kept alive.
+        gradient_bytes: bytes of the gradients that exist as it begins.
+        made_before: sizes of what the loop allocated before it; empty unless the previous step was recorded.
 
     Attributes:
-        batches: of its forwards.
-        graphs: that they make.
-        running: whether one of its forwards is.
-        trains: whether one of them is known to be one of training, and not of an evaluation.
-        whole: whether it goes on until an optimizer steps, as that of a stage of a pipeline does.
+        batches: the batches of its forwards.
+        graphs: the autograd graphs that its forwards make.
+        running: whether one of its forwards is running.
+        trains: whether one of its forwards is known to be a training forward, not one of an evaluation.
+        whole: whether it goes on until an optimizer steps, as on a stage of a pipeline.
     """
 
     __slots__ = (
@@ -105,16 +105,16 @@ class StepUnderWay:
         self.graphs, self.running, self.trains = Graphs(way.backward_begins), False, False
         self._model, self._thread, self._patience = weakref.ref(model), threading.current_thread(), Patience()
         self.whole = False
-        self._pauses = 0  # forwards since its backward that were no training: a frozen teacher's, before the next step
+        self._pauses = 0  # forwards since its backward that do not train, as of a frozen teacher before the next step
 
     @property
     def model(self) -> nn.Module | None:
-        """The model, where somebody still has it."""
+        """The model; None if it was deleted."""
         return self._model()
 
     @property
     def kind(self) -> Kind:
-        """What kind of step it has been so far."""
+        """The kind of step that it has been so far."""
         return Kind(batches=tuple(self.batches), gradient_bytes=self.gradient_bytes)
 
     @property
@@ -123,47 +123,47 @@ class StepUnderWay:
         return bool(self.graphs.backwards)
 
     def goes_on(self) -> bool:
-        """Whether a forward that begins now belongs to it: a graph of an earlier one waits for its first backward."""
+        """Whether a forward that begins now belongs to this step: the graph of an earlier one still waits."""
         if self.whole:
             return self.is_here() and not self._patience.stepped
         return self.is_here() and not (self.backward and self._patience.over) and self.waits()
 
     def waits(self) -> bool:
-        """Whether the graph of one of its forwards is alive and had no backward yet, or one that keeps it for another.
+        """Whether the graph of one of its forwards is alive, and had no backward yet or one with ``retain_graph``.
 
-        Where that made a graph of its own (``create_graph``), as far as no optimizer has stepped since.
+        A graph whose backward used ``create_graph`` waits as well, until an optimizer steps.
         """
         return self.graphs.waits(derived=not self._patience.stepped)
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether it has been none of training so far."""
+        """Whether nothing has shown so far that it trains."""
         return not self.trains and not self.backward
 
     def forward_begins(self, batch: Batch, *, trains: bool) -> None:
-        """Note that another of its forwards begins, and whether it is known to be one of training."""
+        """Note that another of its forwards begins, and whether it is known to be a training forward."""
         self.trains = self.trains or trains
         self.batches.append(replace(batch, backwards=len(self.graphs.backwards)))
         self._patience.forward_begins(late=self.backward)
 
     def is_here(self) -> bool:
-        """Whether it runs in this thread."""
+        """Whether this thread runs it."""
         return self._thread is threading.current_thread()
 
     def may_be_the_last_here(self) -> bool:
-        """Whether the next one may run in another thread, where this one's tape cannot be ended."""
+        """Whether the next step may run in another thread. The tape of this one could not be ended there."""
         return self.is_here() and self._thread is not threading.main_thread()
 
     def is_alive(self) -> bool:
-        """Whether the thread that runs it is there."""
+        """Whether the thread that runs it is alive."""
         return self._thread.is_alive()
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
-        """Note that an optimizer has taken a step; whether it had since the last forward, so that another was none."""
+        """Note that an optimizer has taken a step; return whether it is its second one since the last forward."""
         return self._patience.optimizer_stepped(optimizer, self._outdates)
 
     def _outdates(self, optimizer: Optimizer) -> bool:
-        """Whether its step has changed every parameter, so that no backward can come any more to a graph that waits."""
+        """Whether its step has changed every parameter, so that a graph that waits can have no backward any more."""
         model = self._model() if self.waits() else None
         if model is None:
             return False
@@ -172,14 +172,14 @@ class StepUnderWay:
         return all(id(each) in stepped and each.is_leaf and each.grad is not None for each in trained)
 
     def ends_here(self) -> bool:
-        """Whether it is over as soon as this thread does something else: its backward has come, and no graph waits."""
+        """Whether it ends if this thread does something else now: its backward has come, and no graph waits."""
         return self.is_here() and self.backward and not self.goes_on()
 
     def pauses_shortly(self) -> bool:
-        """Note a forward that is no training; return whether a tape that is open should see what is made of it.
+        """Note a forward that does not train; return whether an open tape should stay open after it.
 
-        A teacher's outputs count in the step that comes. A whole evaluation is not followed, and no graph of a model in
-        eval mode: it may be gone before the step that comes has its peak.
+        What the loop keeps of it, such as a teacher's outputs, is allocated in the next step and counts there. The tape
+        does not follow a whole evaluation, nor a graph of a model in eval mode: that may be freed before the next peak.
         """
         self._pauses += self.ends_here()
         return self._pauses <= MOST_FORWARDS and not torch.is_grad_enabled() and self.is_alive()

@@ -1,7 +1,7 @@
-"""What a governor asks of the way a step runs, and of the plan that is on the model; it asks neither what it is.
+"""Two protocols: the way in which a step runs, and the plan that is on a model, as the governor uses them.
 
-Ways: `SpilledWay`, `RecordedWay` and `TimedWay` in ways.py, `PlannedWay` in planned.py. What is installed is an
-`Installation` of `_frames`.
+Ways: `SpilledWay`, `RecordedWay` and `TimedWay` in ways.py, `PlannedWay` in planned.py. `Installed` is implemented by
+`Installation` in `_install`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ObservedStep:
     """What was seen of a step that is over.
 
     Attributes:
-        recorded: what it was, where it was recorded.
-        timing: when what happened, where it was timed.
-        foreign: whether hooks of the user's put something else in the place of saved tensors.
-        ready: the plan that it ran under.
-        peak_bytes: that its device was measured to hold; None where nobody can tell, or where that was more before it.
-        new_bytes: of what stood as it began and did not when its plan was made.
+        recorded: the recording; None if it was not recorded.
+        timing: the stamps; None if it was not timed.
+        foreign: whether the user's hooks replaced saved tensors by something else.
+        ready: the plan that it ran under; None without one.
+        peak_bytes: its measured peak; None if the device does not tell, or if an earlier peak was as high.
+        new_bytes: bytes allocated as it began that its plan does not count on.
     """
 
     recorded: Recorded | None = None
@@ -44,7 +44,7 @@ class ObservedStep:
 
     @property
     def made(self) -> tuple[int, ...]:
-        """Sizes of what the loop made after it and before the next one, where it was recorded."""
+        """Sizes of what the loop allocated between this step and the next; empty if this step was not recorded."""
         return self.recorded.made if self.recorded is not None else ()
 
 
@@ -52,9 +52,10 @@ class Way(Protocol):
     """How one step runs, and what is seen of it.
 
     Attributes:
-        watches: whether something watches it, that ends as something else begins, and that is not for other threads.
-        tapes: whether that is a tape: it ends in the thread where it began, and sees what the loop makes between steps.
-        unhooked: whether a forward switched off for a while what the way needs.
+        watches: whether the step is watched. That ends as something else begins, and covers only this thread.
+        tapes: whether a tape watches it. A tape has to end in its own thread, and also sees what the loop allocates
+            between steps.
+        unhooked: whether a forward switched off, for a while, the saved-tensor hooks that the way needs.
     """
 
     __slots__ = ()
@@ -66,36 +67,37 @@ class Way(Protocol):
     def unhooked(self) -> bool: ...
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
-        """Whether it holds a step to the budget that has made these forwards so far and began with these gradients."""
+        """Whether it holds to the budget a step with these forwards so far, begun with so many bytes of gradients."""
 
     def forward(self, begins: Forward) -> Any:
         """Run one of the step's forwards."""
 
     def call(self, begins: Forward) -> Any:
-        """Run a call of the model by itself, or of another of several, inside one of the forwards."""
+        """Run a call of the model, or of another one of several, that comes from inside one of the forwards."""
 
     def backward_begins(self) -> None:
         """Note that a backward begins, or has begun; called inside it."""
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """Note what an optimizer has whose step is over."""
+        """Note that an optimizer has taken a step, and the state that it now has."""
 
     def pauses(self) -> None:
-        """Note that the model does something else than train: the step may be over."""
+        """Note that the model runs a forward that does not train, so that the step may be over."""
 
     def end(self, arguments: object, *, cut: bool) -> ObservedStep:
-        """End the step as something else begins.
+        """End the step, because something else begins.
 
         Args:
-            arguments: of what begins: they are no part of the step.
-            cut: whether that is no forward of the next step, so that not all is seen that the loop makes before it.
+            arguments: the arguments of what begins. They are not part of the step.
+            cut: whether something else than the next step's forward begins. Then part of what the loop allocates before
+                that forward is not seen.
 
         Raises:
-            ProfilingError: nothing can be learnt of it.
+            ProfilingError: nothing can be learnt from the step.
         """
 
     def drop(self) -> None:
-        """Let go of what was begun; graphs that are alive keep what they need."""
+        """Release what the way holds. Graphs that are alive keep what they need."""
 
 
 class Installed(Protocol):
@@ -113,7 +115,7 @@ class Installed(Protocol):
         """Run a forward under the plan."""
 
     def take_report(self) -> PlanReport:
-        """Return what was seen since the last time."""
+        """Return what was seen since the last report."""
 
     def replace(self, model: nn.Module, plan: Plan, checks: ReplayChecks | None, calls: Mapping[str, int]) -> None:
         """Put another plan on the model; see `Installation.replace`."""

@@ -1,8 +1,8 @@
-"""How steps run, and the stash in which those wait, one after the other, that run under no plan.
+"""The ways in which steps run, and the stash where their saved tensors wait. Steps use the same stash in turn.
 
 step 1      step 2     step 3
 recorded    timed      planned and rehearsed
-├─ held ────┼─ held ───┼─ held ── its backward is over    then, or where something fails, the stash is let go
+├─ held ────┼─ held ───┼─ held ── its backward is over    the stash is released then, or where something fails
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .way import Installed, ObservedStep, Way
 S = TypeVar("S", bound=SpilledStep)
 
 MOST_UNRECORDED = 4
-"""Steps that could not be recorded, after which it is said again that there is no plan."""
+"""After this many steps that could not be recorded, a second warning says that there is still no plan."""
 
 
 class SpilledWay(Way):
-    """Runs a step whose saved tensors wait elsewhere, as all do under no plan.
+    """Runs a step without a plan: its saved tensors wait elsewhere.
 
     Args:
-        step: what has them wait.
+        step: spills them.
     """
 
     watches, tapes = True, False
@@ -71,7 +71,7 @@ class SpilledWay(Way):
         self._spilled.optimizer_stepped(optimizer)
 
     def pauses(self) -> None:
-        """It ends if somebody ends it."""
+        """Do nothing: the governor ends it."""
 
     def end(self, arguments: object, *, cut: bool) -> ObservedStep:
         return ObservedStep()
@@ -81,7 +81,7 @@ class SpilledWay(Way):
 
 
 class TimedWay(SpilledWay):
-    """Times a step besides."""
+    """Runs a spilled step and times it."""
 
     def __init__(self, step: TimedStep) -> None:
         super().__init__(step)
@@ -92,7 +92,7 @@ class TimedWay(SpilledWay):
 
 
 class RecordedWay(SpilledWay):
-    """Records a step besides."""
+    """Runs a spilled step and records it."""
 
     tapes = True
 
@@ -109,41 +109,41 @@ class Ways:
     """Makes the ways in which the steps of one model run.
 
     Args:
-        said: what the user was told.
+        said: gives each warning once.
 
     Attributes:
-        stashes: where what they save waits.
-        goes_on: whether a step goes on that has no room there, since other ranks wait for it.
-        no_room: what such a step had none for; None where all had.
+        stashes: where their saved tensors wait.
+        goes_on: whether a step goes on if its stash has no room, since other ranks wait for it.
+        no_room: the first error of such a step; None if there was none.
     """
 
     def __init__(self, said: Said) -> None:
         self.stashes, self._said, self._switches = HeldStashes(), said, Switches()
         self.goes_on = False
         self.no_room: NoRoom | None = None
-        self._unrecorded = 0  # steps that should have been
+        self._unrecorded = 0  # steps that should have been recorded and could not be
 
     def spilled(self, begins: Forward) -> Way:
-        """Only spill the step that begins so; errors as for `SpilledStep`."""
+        """Return a way that only spills the step that begins; errors as for `SpilledStep`."""
         stash = self.stashes.open(begins.device)
         return SpilledWay(self._kept_on(SpilledStep(begins.model, begins.device, begins.arguments, stash)))
 
     def timed(self, begins: Forward) -> Way:
-        """Time it; errors as for `SpilledStep`."""
+        """Return a way that times the step; errors as for `SpilledStep`."""
         stash = self.stashes.open(begins.device)
         self.stashes.hold(begins.device, stash)
         return TimedWay(self._kept_on(TimedStep(begins.model, begins.device, begins.arguments, stash)))
 
     def recorded(self, begins: Forward, end: Callable[[], None], *, is_first: bool) -> Way:
-        """Record it, if that can be done now; else it is only spilled.
+        """Return a way that records the step, or only spills it if it cannot be recorded now.
 
         Args:
-            begins: its first forward.
-            end: a method that ends what is recorded, as somebody else records.
-            is_first: whether it is the first step of its loop.
+            begins: the step's first forward.
+            end: a method that ends the recording when somebody else starts to record.
+            is_first: whether this is the first step of its loop.
 
         Raises:
-            NotApplicable: it can never be.
+            NotApplicable: no step of this model can be recorded here, now or later.
             NoRoom: as for `SpilledStep`.
         """
         device = device_of(begins.device)
@@ -162,17 +162,17 @@ class Ways:
             private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(end), weakref.ref(self.stashes)))
             spoken.recording(is_first=is_first)
             way = RecordedWay(self._kept_on(step))
-        self.stashes.hold(begins.device, stash)  # not before: an earlier recording that ends lets go of what is held
+        self.stashes.hold(begins.device, stash)  # not before: ending another recording releases what is held
         return way
 
     def planned(self, installed: Installed, ready: Ready | None, measured: Measured | None) -> Way:
-        """Run it under the plan that is on the model, and let go of the stash where its rehearsal ends."""
+        """Return a way under the plan that is on the model. It releases the stash when the plan's rehearsal ends."""
         checks = ready.checks if ready is not None else None
         lets_go = functools.partial(_rehearsed, self.stashes, checks) if self.stashes.holding else None
         return PlannedWay(installed, ready, measured, lets_go)
 
     def _kept_on(self, step: S) -> S:
-        """Have a step go on without room, where others wait for it."""
+        """Let a step go on when its stash has no room, if other ranks wait for it."""
         if self.goes_on:
             step.spill.tell_no_room = self._without_room
         return step
@@ -181,15 +181,15 @@ class Ways:
         self.no_room = self.no_room or error
 
     def switch_off(self, model: nn.Module) -> None:
-        """Switch off what recomputes regions by itself, and say so."""
+        """Switch off the model's own gradient checkpointing, with a warning."""
         self._said.once(CHECKPOINTING, where=self._switches.off(model))
 
     def put_back(self) -> None:
-        """Switch what was switched off on again."""
+        """Switch on again what was switched off."""
         self._switches.put_back()
 
     def _tell_unrecorded(self, error: ProfilingError) -> None:
-        """Say why a step is not recorded, and again where there have been some."""
+        """Warn why a step is not recorded; after `MOST_UNRECORDED` such steps, warn again."""
         self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
         self._unrecorded += 1
         if self._unrecorded == MOST_UNRECORDED:
@@ -199,13 +199,13 @@ class Ways:
 
 
 def _ends(method: weakref.WeakMethod[Callable[[], None]], stashes: weakref.ref[HeldStashes]) -> None:
-    """End a recording, as far as that can be, and let go of what is held: another recording begins."""
+    """End a recording if it can be ended, and release the stashes: another recording begins."""
     if (end := method()) is not None and (held := stashes()) is not None:
         end()
         held.let_go()
 
 
 def _rehearsed(stashes: HeldStashes, checks: ReplayChecks | None) -> None:
-    """Let go of stashes; where a plan was found at fault, the next one is rehearsed as well."""
+    """Release the stashes, unless a replay was at fault: then another plan follows, and is rehearsed with them."""
     if checks is None or not checks.findings.at_fault:
         stashes.let_go()

@@ -1,4 +1,4 @@
-"""Finding the larger model that a part lies in: a module does not know, so the governors that are alive are asked."""
+"""Finds the larger model that contains a module. A module does not know its parents, so live governors are asked."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .governor import Governor
 
 
 def refuse_part(model: nn.Module) -> None:
-    """Refuse a model, or several, one of which is a part of another that is held to a budget.
+    """Refuse a model, or several, if one is a part of a larger model that is held to a budget.
 
     Raises:
-        NotApplicable: it is one, and says of what.
+        NotApplicable: one is such a part; the message names the larger model.
     """
     if next(_wholes(model), None) is None:
         return
-    gc.collect()  # it may be nobody's any more
+    gc.collect()  # the larger model may be garbage already
     for name, whole in _wholes(model):
         raise NotApplicable(
             f"the model is {name!r} in a {type(whole).__name__} that is held to a budget, and is planned with it. Take "
@@ -31,7 +31,7 @@ def refuse_part(model: nn.Module) -> None:
 
 
 def _wholes(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the models held to a budget in which one of those given lies, with its name there."""
+    """Yield each model with a budget that contains one of the given models, with the name that it has there."""
     own = roots(model).values()
     for whole in (each for governor in alive(Governor) for each in _held_by(governor)):
         inside = () if any(whole is root for root in own) else whole.named_modules()
@@ -39,6 +39,6 @@ def _wholes(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _held_by(governor: Governor) -> list[nn.Module]:
-    """Return the models that a governor holds to a budget; those of a copy once it has trained."""
+    """Return the models that a governor holds to a budget; none for a copy that has not trained yet."""
     model = governor.model
     return [] if model is None or not governor.handle.patched else [*roots(model).values()]

@@ -1,4 +1,4 @@
-"""The first screen of `solve` and `explain`: at most fifteen lines of eighty columns. ``-v`` has the whole page."""
+"""The short pages of `solve` and `explain`: at most fifteen lines of eighty columns. ``-v`` shows the whole page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .common import budget_of, shared_by
 from .tree import SMALL, saved_inside, walk
 
 MOST_LINES, MOST_ROWS = 15, 5
-LEAST_ROWS = 4  # of a chart, below which it says little
+LEAST_ROWS = 4  # of a chart; with fewer it says little
 MOST_PLANS = 7
-ROOM = 52  # for words beside figures
+ROOM = 52  # columns for words beside figures
 RECOMPUTED = "Recomputed: "
 HOST_BOUND = "How much slower is not known: the host takes longer to launch the step than its kernels run"
 MORE = "-v shows each call, memory over the step, and notes"
@@ -34,14 +34,14 @@ MORE = "-v shows each call, memory over the step, and notes"
 def brief_plan(
     plan: Plan, profile: Profile | None = None, *, then: str = "", also: str = "", drawn: bool = False
 ) -> Page:
-    """Lay out the verdict, peak and seconds beside the plain step's, what is recomputed, and what to do next.
+    """Lay out the verdict, peak and seconds beside those of the plain step, what is recomputed, and what to do next.
 
     Args:
         plan: the plan.
-        profile: the step that it was made from.
-        then: what to do next, a line.
-        also: what else can be asked for, in a few words.
-        drawn: whether the memory over the step takes the place of peak and seconds, where the profile is given.
+        profile: the profile that it was made from.
+        then: a line that says what to do next.
+        also: a few words that say what else can be asked for.
+        drawn: whether to draw the memory over the step instead of peak and seconds; needs the profile.
     """
     if profile is not None:
         plan = _with_figures(plan, profile)
@@ -60,7 +60,7 @@ def brief_plan(
 
 
 def _drawn(plan: Plan, profile: Profile, title: str, last: Sequence[str]) -> Page:
-    """Lay out the verdict and a chart; what is recomputed, and what cannot be, only where there is room for it."""
+    """Lay out the verdict and a chart; also what is recomputed, and what cannot be, if there is room."""
     timeline = predict_timeline(profile, plan)
     said = _recomputed([phrase(plan, profile)]) if plan.segments else ""
 
@@ -73,7 +73,7 @@ def _drawn(plan: Plan, profile: Profile, title: str, last: Sequence[str]) -> Pag
 
 
 def _first_that_fits(pages: Iterable[Page]) -> Page:
-    """Return the first page that has room on a screen, or else the last."""
+    """Return the first page that has at most `MOST_LINES` lines, or else the last page."""
     page = Page(blocks=[])
     for page in pages:
         if page.text(BRIEF).count("\n") <= MOST_LINES:
@@ -82,7 +82,7 @@ def _first_that_fits(pages: Iterable[Page]) -> Page:
 
 
 def _with_figures(plan: Plan, profile: Profile) -> Plan:
-    """Return a plan, with the figures that one by hand lacks."""
+    """Return the plan with predicted figures, which a plan that was written by hand lacks."""
     if plan.peak_bytes:
         return plan
     planned = find_planned(profile, plan)
@@ -99,12 +99,12 @@ def _with_figures(plan: Plan, profile: Profile) -> Plan:
 
 
 def brief_profile(profile: Profile, *, then: str = "", also: str = "") -> Page:
-    """Lay out where the memory of a plain step goes: what stands at its peak, and the modules that save most.
+    """Lay out where the memory of a plain step goes: what is allocated at its peak, and the modules that save most.
 
     Args:
-        profile: of the step.
-        then: what to do next, a line.
-        also: what else can be asked for, in a few words.
+        profile: the profile of the step.
+        then: a line that says what to do next.
+        also: a few words that say what else can be asked for.
     """
     parts = peak_parts(find_planned(profile, Plan()), ())
     seconds = f", {format_seconds(profile.plain_seconds)} a step" if profile.plain_seconds else ""
@@ -131,11 +131,11 @@ def brief_frontier(
 
     Args:
         frontier: the plans.
-        profile: the step that they were made from.
-        then: what to do next, a line.
-        also: what else can be asked for, in a few words.
-        most: how many of them.
-        asked: a budget as a user wrote it, in whose unit bytes are.
+        profile: the profile that they were made from.
+        then: a line that says what to do next.
+        also: a few words that say what else can be asked for.
+        most: how many plans to show at most.
+        asked: a budget as the user wrote it; bytes are shown in its unit.
     """
     plans = list(frontier.plans)
     if len(plans) > most:
@@ -160,7 +160,7 @@ def brief_frontier(
 
 
 def _costs(plans: Sequence[Plan], plain_bytes: int, asked: object, *, timed: bool) -> PageTable:
-    """Lay out a row for each plan: its peak, how much less that is, how much slower, and what runs again."""
+    """Lay out a row for each plan: its peak, how much lower that is, how much slower the step is, what runs again."""
     rows = [
         [
             format_like(plan.peak_bytes, asked),
@@ -200,7 +200,7 @@ def _verdict(plan: Plan, profile: Profile | None) -> str:
 
 
 def _step(model: str, profile: Profile | None, mode: str | None) -> str:
-    """Say whose step it is, and where its figures come from."""
+    """Say which step it is, and where its figures come from."""
     recipe = profile.recipe if profile is not None else None
     if profile is not None and profile.world is not None:
         model = ", ".join(filter(None, [model, shared_by(profile.world)]))
@@ -232,7 +232,7 @@ def _figures(plan: Plan) -> Iterator[Callable[[int], str]]:
 
 
 def _beside(rows: Sequence[tuple[str, str, str, str]], width: int) -> str:
-    """Lay out figures beside each other; what is said of them has lines of its own where it has no room."""
+    """Lay out figures beside each other. A remark that does not fit gets lines of its own."""
     before, after = (max(len(row[i]) for row in rows) for i in (1, 2))
     lines = []
     for name, one, other, said in rows:
@@ -243,7 +243,7 @@ def _beside(rows: Sequence[tuple[str, str, str, str]], width: int) -> str:
 
 
 def _recomputed(said: Sequence[str]) -> str:
-    """Say what is recomputed, a line for each kind of calls, each cut at its end."""
+    """Say what is recomputed, in a line for each kind of calls. Lines that are too long are cut at the end."""
     lines: list[str] = []
     for line in said:
         short = _cut(line, BRIEF - len(RECOMPUTED))
@@ -252,7 +252,7 @@ def _recomputed(said: Sequence[str]) -> str:
 
 
 def _cut(line: str, room: int) -> str:
-    """Return a line, without the end of it that has no room; what is in brackets stays whole."""
+    """Cut the end of a line that is longer than `room`, but not inside brackets."""
     if len(line) <= room:
         return line
     ends = [
@@ -277,11 +277,11 @@ def _modules(profile: Profile, most: int) -> PageTable:
             opened[depth] = 2 * there > whole
         else:
             opened[depth] = depth == 0
-    shown = sorted(range(len(found)), key=lambda row: -found[row][0])[:most]  # none holds more than what is around it
+    shown = sorted(range(len(found)), key=lambda row: -found[row][0])[:most]  # no module saves more than its parent
     rows = [found[row][1] for row in sorted(shown)]
     return PageTable(header=["module", "saved", "share", "forward"], rows=rows, least_told=("forward",))
 
 
 def _bytes(plan: Plan, n_bytes: int) -> str:
-    """Write bytes in the unit in which the plan was asked for."""
+    """Write bytes in the unit of the plan's budget."""
     return format_like(n_bytes, budget_of(plan))

@@ -1,4 +1,4 @@
-"""A memory timeline as a small chart of text."""
+"""A memory timeline as a small text chart."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ LAYERS = (
     ("+", "#ee6677", "restored", ("restored_bytes",)),
     ("·", "#aa3377", "transients", ("transient_bytes",)),
 )
-"""From the bottom up: glyph, colour in a picture, what they stand for, and the parts that it adds up.
+"""From the bottom up: glyph, colour in a picture, name, and the fields of a `MemoryStep` that the layer adds up.
 
-The colours differ for colour-blind eyes too: the scheme is Paul Tol's.
+Colour-blind people can tell the colours apart: the scheme is Paul Tol's.
 """
 
 
 def layer_bytes(step: MemoryStep, parts: tuple[str, ...]) -> int:
-    """Return what a layer of `LAYERS` comes to in a step."""
+    """Return the bytes of a layer of `LAYERS` in a step: the sum of its `parts`."""
     return sum(getattr(step, part) for part in parts)
 
 
 def timeline_chart(timeline: MemoryTimeline, width: int, *, asked: object = None, rows: int = ROWS) -> str:
-    """Draw what stands over the step, the highest step of each column, at most `width` columns wide.
+    """Draw the memory over the step. A column that covers several steps shows the highest.
 
     Args:
-        timeline: what to draw.
-        width: columns.
-        asked: a budget as a user wrote it, in whose unit bytes are.
-        rows: how many lines are drawn; with fewer than `ROWS` the legend is as short as can be, too.
+        timeline: the timeline to draw.
+        width: the width of the chart, in characters, at most.
+        asked: a budget as the user wrote it; bytes are shown in its unit.
+        rows: the height of the chart, in lines. With fewer than `ROWS` the legend is shortened too.
     """
     peak_bytes, n_steps = timeline.peak_bytes, len(timeline.steps)
     labels = {row: format_like(round(peak_bytes * row / rows), asked) for row in (rows, rows // 2, 0)}
@@ -74,7 +74,7 @@ def _column(step: MemoryStep, peak_bytes: int, rows: int) -> str:
 
 
 def _phases(timeline: MemoryTimeline, edges: list[int]) -> str:
-    """The axis, with the name of each phase where it begins and there is room."""
+    """The axis. Each phase has its name where it begins, if there is room."""
     axis = ""
     for phase, columns in groupby(timeline.steps[edge].phase for edge in edges[:-1]):
         room = len(list(columns))
@@ -83,7 +83,7 @@ def _phases(timeline: MemoryTimeline, edges: list[int]) -> str:
 
 
 def _under_arrow(said: str, before: int, width: int) -> str:
-    """What is said of the peak, beside the arrow that far in, or on a line of its own where it is too long."""
+    """An arrow after `before` blanks, with a text beside it, or below it if the text is too long."""
     if before + 2 + len(said) <= width:
         return f"{'':>{before}}↑ {said}"
     if len(said) + 1 <= before:

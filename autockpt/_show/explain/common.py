@@ -1,4 +1,4 @@
-"""What several pages say: refusals, notes, where figures come from."""
+"""Parts that several pages share: refusals, notes, where figures come from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shared_by(world: World) -> str:
 
 
 def by_reason(refused: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Collect refused calls, each with its reason, as JSON has them: calls that are kept for the same one together."""
+    """Group refused calls by reason, as JSON has them."""
     calls: dict[str, list[str]] = {}
     for call, reason in refused:
         calls.setdefault(reason, []).append(call)
@@ -34,7 +34,7 @@ def by_reason(refused: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 def caveats(refused: Sequence[dict[str, Any]], notes: Sequence[str]) -> Iterator[str]:
-    """Yield the last blocks of a page: calls that cannot be replayed exactly, by reason, and notes."""
+    """Yield the last blocks of a page: the calls that cannot be replayed exactly, by reason, and the notes."""
     if refused:
         lines = ["Kept because they cannot be replayed exactly"]
         for row in refused:
@@ -52,7 +52,7 @@ def listed(title: str, lines: Iterable[str]) -> str:
 
 
 def budget_of(plan: Plan) -> object:
-    """Return the budget that a plan was made for, as it was written; None where there is none."""
+    """Return the budget that a plan was made for, as the user wrote it; None if there is none."""
     return plan.goal.budget if plan.goal is not None else None
 
 

@@ -1,7 +1,7 @@
 """What a plan decides about each call of the recorded step, and why: the module tree with held and freed bytes.
 
-A tensor counts where forward saves it first, so that the rows add up: a row is what its own code and its children save.
-Nothing is said about how a solver found its way.
+A tensor counts only where forward saves it first, so the rows add up: a row has what its own code and its children
+save. How the solver arrived at a decision is not part of this.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ REASONS = {
     "frees nothing": "what it saves would be held all the same",
     "not chosen": "the plan does without it",
 }
-"""Reasons for a decision, and what each of them means."""
+"""The reasons for a decision, and what each means."""
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of a row about which the same is decided for the same reason; a key of `REASONS`, empty for ``partly``."""
+    """Calls of a row with the same decision and the same reason: a key of `REASONS`, or empty for ``partly``."""
 
     decision: Decision
     reason: str
@@ -53,10 +53,10 @@ class DecisionRow(TreeRow, frozen=True, kw_only=True):
     """A row of the module tree.
 
     Attributes:
-        held_bytes: what they save and what stands when backward begins, each storage once, where it is saved first.
-        freed_bytes: what they save and the plan frees.
-        recompute_seconds: predicted, of the segments that lie in these calls.
-        decided: what is decided about them.
+        held_bytes: bytes that these calls save first and that are still held when backward begins; each storage once.
+        freed_bytes: bytes that these calls save first and that the plan frees.
+        recompute_seconds: predicted recompute seconds of the segments inside these calls.
+        decided: the decisions on these calls.
     """
 
     held_bytes: int
@@ -66,14 +66,14 @@ class DecisionRow(TreeRow, frozen=True, kw_only=True):
 
 
 class Activations(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan does with what forward saves, when backward begins.
+    """What a plan does with saved tensors, as backward begins.
 
     Attributes:
-        saved_bytes: what the plain step saves.
-        freed_bytes: of it what the plan frees.
-        replay_bytes: what the plan holds for replays, and the plain step would not.
-        rows: the module tree, down to calls about which nothing is decided inside.
-        small_rows: rows that save next to nothing, and are left out.
+        saved_bytes: bytes that the plain step saves.
+        freed_bytes: bytes of those that the plan frees.
+        replay_bytes: bytes that the plan holds for replays and that the plain step would not hold.
+        rows: the module tree, down to the calls inside which nothing is decided.
+        small_rows: how many rows are left out because they save next to nothing.
     """
 
     saved_bytes: int
@@ -84,12 +84,12 @@ class Activations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(profile: Profile, plan: Plan) -> Activations:
-    """Say what a plan decides about each call of the step that a profile recorded; the root's figures are the step's.
+    """Find what a plan decides about each call of a profile's step. The root's figures are those of the whole step.
 
     Raises:
         NotApplicable: the plan does not fit the recorded step.
 
-    O(steps and tensors), and for each kept call of a row what a replay of it would take.
+    O(steps and tensors), and for each kept call the cost of working out its replay.
     """
     planned = find_planned(profile, plan)
     freed, replay_bytes = _freed(planned)
@@ -97,7 +97,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     whole_bytes = sum(profile.tensors.bytes[tensor] for tensor in saved[0])
     segments, decisions = _segments(planned), _decisions(planned.index, plan)
     rows: list[DecisionRow] = []
-    small_rows, shown = 0, 0  # rows deeper than `shown` lie in one that is not opened
+    small_rows, shown = 0, 0  # rows deeper than `shown` are inside a row that is not opened
     for group, place in walk(profile.calls):
         if place["depth"] > shown:
             continue
@@ -107,7 +107,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
             small_rows += 1
             continue
         rows.append(msgspec.structs.replace(row, decided=_decided(group, decisions, planned.index, plan)))
-        # Worth a look though nothing is decided inside: more than half of the memory lies there.
+        # Open a kept row with more than half of the memory, though nothing is decided inside.
         large = 2 * saved_bytes > whole_bytes and [decisions[i] for i in group] == [("kept", "")]
         shown += large or any(decisions[i][0] == "partly" for i in group)
     return Activations(
@@ -120,7 +120,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
 
 
 def _segments(planned: Candidates) -> list[tuple[list[int], float]]:
-    """Return the calls of each segment, or the call whose own code it takes in, and its recompute seconds."""
+    """Return for each segment its calls, or the call whose own code it covers, and its recompute seconds."""
     index, number = planned.index, {call.key: i for i, call in enumerate(planned.index.profile.calls)}
     return [
         ([number[index.nodes[member].record.key] for member in each.members], each.segment.recompute_seconds)
@@ -136,7 +136,7 @@ def _row(
     freed: set[int],
     segments: Sequence[tuple[list[int], float]],
 ) -> DecisionRow:
-    """Return the row of calls that look alike, with its figures; nothing is said yet of what is decided."""
+    """Return the row of calls that look alike, with its figures but no decisions yet."""
     calls, sizes = profile.calls, profile.tensors.bytes
     inside = {member for i in group for member in range(i, calls[i].stop)}
     tensors = set().union(*(saved[i] for i in group))
@@ -151,9 +151,9 @@ def _row(
 
 
 def _freed(candidates: Candidates) -> tuple[set[int], int]:
-    """The tensors that stand in the plain step as backward begins and not under the plan; bytes of the reverse.
+    """The tensors that only the plain step holds as backward begins; and the bytes that only the plan holds then.
 
-    Of those of a late forward, as the first backward after it begins.
+    For tensors of a later forward, this is when the first backward after that forward begins.
     """
     problem, tensors, profile = candidates.problem, candidates.tensors, candidates.index.profile
     plain, planned = simulate(problem, ()), simulate(problem, range(len(problem.candidates)))
@@ -177,10 +177,10 @@ def _freed(candidates: Candidates) -> tuple[set[int], int]:
 
 
 def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
-    """What a plan decides about each call, and why; no reason yet for those that lie in no segment."""
+    """What a plan decides about each call, and why. Calls in no segment have no reason yet."""
     numbers = {node.key: number for number, node in enumerate(index.nodes)}
     found: list[tuple[Decision, str]] = [("kept", "")] * len(index.nodes)
-    apart: set[int] = set()  # what is decided about a child here is not decided about all of the call
+    apart: set[int] = set()  # calls of which some child has a decision of its own
     for segment in plan.segments:
         if segment.offload == "saved":
             call = numbers[segment.calls[0]]
@@ -203,7 +203,7 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
 def _decide_inside(
     index: Index, member: int, kept: set[int], skipped: set[int], found: list[tuple[Decision, str]]
 ) -> None:
-    """Write down what a segment does with each call inside a member of it, and with the member itself."""
+    """Set the decision on a member of a segment, and on each call inside it."""
     for node in range(member, index.nodes[member].stop):
         around = found[index.nodes[node].parent][0] if node > member else "recomputed"
         if node in kept or around == "kept":
@@ -215,7 +215,7 @@ def _decide_inside(
 
 
 def _of_whole(index: Index, call: int, found: Sequence[tuple[Decision, str]], apart: set[int]) -> tuple[Decision, str]:
-    """Return what is decided about all of a call, whose children are decided about already."""
+    """Return the decision on a whole call. Its children have theirs already."""
     making = (node for node in index.children[call] if not (index.is_function(node) and index.is_free(node)))
     inside = {found[node][0] for node in making}
     decision, reason = found[call]
@@ -229,7 +229,7 @@ def _of_whole(index: Index, call: int, found: Sequence[tuple[Decision, str]], ap
 def _decided(
     group: Sequence[int], decisions: Sequence[tuple[Decision, str]], index: Index, plan: Plan
 ) -> tuple[Decided, ...]:
-    """Count calls by what is decided about them and why, the most first."""
+    """Count calls by decision and reason, most frequent first."""
     found: Counter[tuple[Decision, str]] = Counter()
     for i in group:
         decision, reason = decisions[i]
@@ -241,7 +241,7 @@ def _why_kept(index: Index, plan: Plan, call: int) -> str:
     """Why a call that lies in no segment is kept."""
     calls = index.profile.calls
     around = call
-    while around >= 0:  # what is pinned is kept with all that lies in it
+    while around >= 0:  # a pinned call is kept with all calls inside it
         if any(matches(calls[around], pattern) for pattern in plan.pinned_keep):
             return "pinned"
         around = calls[around].parent
@@ -252,7 +252,7 @@ def _why_kept(index: Index, plan: Plan, call: int) -> str:
 
 
 def decision_table(found: Activations, model: str, asked: object = None) -> PageTable:
-    """Lay out the module tree: a line for each decision about a row's calls, bytes in the unit of what was `asked`."""
+    """Lay out the module tree: a line for each decision on a row's calls, with bytes in the unit of `asked`."""
     rows = []
     for row in found.rows:
         seconds = format_seconds(row.recompute_seconds) if row.recompute_seconds else "-"

@@ -1,4 +1,4 @@
-"""The page of `fit`: a row a device, and beside our plan what the switches that others have would do."""
+"""The page of `fit`: a row for each device; for comparison, what other libraries' checkpointing switches would do."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MEANT = {
     "every 2nd block": 'torchtitan\'s selective_ac_option "2"',
     "attention core": "Megatron's selective recompute",
 }
-"""What switches are called where they are found."""
+"""What each switch is called in the libraries that have it."""
 
 HOST_BOUND = "host-bound"
 
 
 def fit_page(found: Fit, source: str) -> Page:
-    """Lay out which devices hold a step."""
+    """Lay out which devices have memory for a step."""
     profile, recipe = found.profile, found.profile.recipe
     words = [recipe.batch, recipe.precision, recipe.optimizer] if recipe is not None else []
     several = len({row.samples for row in found.rows}) > 1
@@ -57,7 +57,7 @@ def fit_page(found: Fit, source: str) -> Page:
 
 
 def _answer(found: Fit, several: bool) -> str:
-    """Say in a sentence whether it fits."""
+    """Say in a sentence whether the step fits, or on how many devices."""
     if len(found.rows) > 1:
         plain = sum(row.plan is not None and not row.plan.segments for row in found.rows)
         planned = sum(row.plan is not None and bool(row.plan.segments) for row in found.rows)
@@ -138,7 +138,7 @@ def _samples(number: int | None) -> str:
 
 
 def _why_not(found: Fit) -> Iterator[str]:
-    """Say why some devices have no room, and what would help on the largest of them."""
+    """Say why no plan fits the step into some devices, and what would help on the largest of them."""
     parts = found.lowest
     if parts is None:
         return
@@ -176,7 +176,7 @@ def _switches(found: Fit) -> Iterator[PageTable]:
 
 
 def _host(found: Fit) -> Iterator[str]:
-    """Say where overheads say nothing, since the host sets the pace."""
+    """Say for which devices overheads mean nothing, because the host takes longer than the kernels."""
     rows = {row.gpu: row for row in found.rows if row.host_bound}
     told = [gpu for gpu, row in rows.items() if row.plan is not None and row.plan.segments]
     told += [found.timed_for] if found.host_bound and found.switches and found.timed_for in rows else []
@@ -223,12 +223,12 @@ def _next(found: Fit, source: str) -> Iterator[str]:
 
 
 def _gib(n_bytes: int) -> str:
-    """Write a budget of at most so many bytes."""
+    """Write bytes as a budget, rounded down."""
     return f"{100 * n_bytes // 2**30 / 100:.2f}GiB"
 
 
 def _document(found: Fit) -> dict[str, object]:
-    """The figures as JSON has them: bytes, ratios, samples."""
+    """The figures as JSON has them, in bytes, ratios and samples."""
     return {
         "kind": "fit",
         "model": found.profile.model,

@@ -9,7 +9,7 @@ from .common import MODES, by_reason, caveats, how_timed
 
 
 def frontier_page(frontier: Frontier) -> Page:
-    """Lay out a frontier: a row for each plan, and what is the same for all of them."""
+    """Lay out a frontier: a row for each plan, and what all plans have in common."""
     plain, lowest = frontier.plans[0], frontier.plans[-1]
     refused = by_reason((refusal.call, refusal.reason) for refusal in plain.refused)
     notes = tuple(dict.fromkeys(note for plan in frontier.plans for note in plan.notes))
@@ -47,7 +47,7 @@ def _share(peak_bytes: int, frontier: Frontier) -> float:
 
 
 def _rows(frontier: Frontier) -> list[dict[str, object]]:
-    """The plans as JSON has them: predicted; shares, overheads and gaps are ratios."""
+    """The plans as JSON has them. Figures are predicted; shares, overheads and gaps are ratios."""
     return [
         {
             "peak_bytes": plan.peak_bytes,
@@ -82,7 +82,7 @@ def _table(frontier: Frontier) -> PageTable:
     }
     title = "What each budget costs, as predicted; recompute: per step; of step: the recompute overhead"
     if all(plan.gap is None for plan in plans[1:]):
-        del columns["gap"]  # of the plain plan it is no news
+        del columns["gap"]  # only the plain plan has one, which says nothing
     else:
         title += "; gap: how much of it any method could still save, operator by operator, the host's time not counted"
     return PageTable(

@@ -1,4 +1,4 @@
-"""Calls by names for people: a row's, and those of segments that look alike."""
+"""Readable names: of single calls, of a row's calls, and of segments that look alike."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ _ANY = "*"  # stands for the number of a layer
 
 
 def place(step: str) -> str:
-    """Return a step of the judge for people: ``backward of h.1.mlp``, ``forward of the whole model``."""
+    """Return a readable name of a timeline's step: ``backward of h.1.mlp``, ``forward of the whole model``."""
     what, _, call = step.partition(" of ")
     return f"{what} of {label(call)}" if "#" in call else step
 
 
 def unit_labels(segment: Segment, keys: Sequence[str]) -> tuple[str, ...]:
-    """Name units for people: ``attn.c_proj``, ``attn/scaled_dot_product_attention#0``."""
+    """Return readable names of units: ``attn.c_proj``, ``attn/scaled_dot_product_attention#0``."""
     if len(segment.calls) > 1:
         return tuple(map(label, keys))
     return tuple(label(key).removeprefix(label(segment.calls[0])).removeprefix(".") for key in keys)
 
 
 def span(calls: Sequence[str]) -> str:
-    """Return the calls as ``transformer.h.0 … h.2``: the first, then of the last what differs."""
+    """Return calls as ``transformer.h.0 … h.2``: the first, then the part of the last that differs."""
     if len(calls) == 1:
         return "" if calls[0] == "#0" else label(calls[0])
     first, last = label(calls[0]).split("."), label(calls[-1]).split(".")
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
     if shared and last[shared : shared + 1] and not last[shared][0].isalpha():
-        shared -= 1  # a bare number says too little
+        shared -= 1  # a number alone says too little
     return f"{'.'.join(first)} … {'.'.join(last[shared:])}"
 
 
 def span_of_segments(segments: Sequence[Segment]) -> str:
-    """Return the calls of segments that differ in the number of one layer: ``h.{0-3, 7}.ln … mlp``."""
+    """Return the calls of segments that differ only in the layer number: ``h.{0-3, 7}.ln … mlp``."""
     calls, _ = without_layer(segments[0].calls)
     layers = [layer for _, layer in map(without_layer, (segment.calls for segment in segments)) if layer is not None]
     return span(calls).replace(_ANY, ranges(layers), 1) if layers else span(calls) or "the whole model"
 
 
 def without_layer(calls: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
-    """Replace the first number in the calls' names by a placeholder, where all share it; return it too."""
+    """Replace the first number in the calls' names by a placeholder, if all have the same; return it too."""
     parts = [call.split(".") for call in calls]
     names = [call.partition("#")[0].split(".") for call in calls]
     at = next((i for i, part in enumerate(names[0]) if part.isdigit()), None)

@@ -20,21 +20,21 @@ from .decisions import Activations, decide, decision_table
 from .names import span_of_segments, unit_labels, without_layer
 
 FIGURES = ("freed_bytes", "boundary_bytes", "kept_bytes", "offload", "moved_bytes")
-"""What a row has of segments that look alike, as they have it."""
+"""Fields of a segment that a row of segments takes over: they are equal in all of the row's segments."""
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Segments that look alike, with the figures of one; see `Segment`.
+    """Segments that look alike, with the figures of one of them; see `Segment`.
 
     Attributes:
-        segments: how many.
-        calls: for people: ``h.0 … h.2``; ``h.{0-3, 7}.mlp`` for several.
-        calls_each: sibling calls in one segment.
-        keep: units, named from the segment's call on where it is one.
-        skip: units, named so too.
-        recompute_seconds: mean over these segments, moves included.
+        segments: how many segments.
+        calls: a readable name of their calls: ``h.0 … h.2``; ``h.{0-3, 7}.mlp`` for several segments.
+        calls_each: how many sibling calls each segment has.
+        keep: the units that it keeps, named relative to the segment's call if it has only one.
+        skip: the units that it skips, named in the same way.
+        recompute_seconds: the mean over these segments, moves included.
         offload: see `Segment`.
-        moved_bytes: of one of them.
+        moved_bytes: the bytes that one of them moves.
     """
 
     segments: int
@@ -51,7 +51,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
-    """Lay out a plan: totals, segments, refusals; given its profile, also a chart and what is decided of each call."""
+    """Lay out a plan: totals, segments, refusals; with its profile, also a chart and the decision on each call."""
     timeline = activations = None
     blocks: list[str | PageTable | Callable[[int], str]] = []
     if profile is not None:
@@ -93,7 +93,7 @@ def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
 
 
 def _completed(plan: Plan, profile: Profile, timeline: MemoryTimeline, activations: Activations) -> Plan:
-    """The plan with the figures that one by hand lacks; with a note where it was made from another profile."""
+    """Add the figures that a plan written by hand lacks, or a note if the plan was made from another profile."""
     if not plan.peak_bytes:  # written by hand: nothing was predicted yet
         return msgspec.structs.replace(
             plan,
@@ -160,7 +160,7 @@ def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, 
 
 
 def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | PageTable]:
-    """Yield a row for segments that look alike, and what their replays do not run again."""
+    """Yield a table with a row for segments that look alike, and what their replays do not run again."""
     in_unit = functools.partial(format_like, amount=asked)
     yield from _moved([row for row in rows if row.offload], in_unit)
     rows = [row for row in rows if row.offload != "saved"]
@@ -185,7 +185,7 @@ def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | Pag
 
 
 def _moved(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterator[PageTable]:
-    """Yield a row for segments that look alike of which something waits off the device."""
+    """Yield a table with a row for segments that look alike and that move something off the device."""
     if rows:
         whole = in_unit(sum(row.segments * row.moved_bytes for row in rows))
         what = ["what it saves" if row.offload == "saved" else "its boundary" for row in rows]
@@ -197,7 +197,7 @@ def _moved(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterato
 
 
 def _not_again(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterator[str]:
-    """Say of each row what its replays do not run again."""
+    """Say for each row what its replays do not run again."""
     for row in rows:
         units = [f"{what} [{', '.join(of)}]" for what, of in (("keep", row.keep), ("skip", row.skip)) if of]
         if units:

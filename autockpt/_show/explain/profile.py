@@ -20,8 +20,8 @@ class ModuleRow(TreeRow, frozen=True, kw_only=True):
     """A row of the module tree.
 
     Attributes:
-        saved_bytes: what autograd saves inside, each storage once.
-        forward_seconds: children included.
+        saved_bytes: bytes that autograd saves inside these calls, each storage once.
+        forward_seconds: seconds of forward, children included.
     """
 
     saved_bytes: int
@@ -73,7 +73,7 @@ def _title(profile: Profile) -> str:
 
 
 def _static(profile: Profile) -> dict[str, int]:
-    """Return the static bytes of a step by what they are, in words."""
+    """Return the static bytes of a step, by the name of each part in words."""
     return {PARTS[name]: getattr(profile.static, name) for name in profile.static.__struct_fields__}
 
 

@@ -1,4 +1,4 @@
-"""The page of a report: a model under its budget, so far."""
+"""The page of a report: how a model has kept to its budget so far."""
 
 from __future__ import annotations
 

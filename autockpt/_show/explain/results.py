@@ -1,4 +1,4 @@
-"""The pages of what commands and functions found: the lowest peak's parts, the largest batch, profiles."""
+"""The pages of smaller results: the parts of the lowest peak, the largest batch, the profiles that are shipped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def recorded_page(profiles: Mapping[str, Profile]) -> Page:
 
 
 def parts_page(parts: PeakParts, budget_bytes: int, asked: object = None) -> Page:
-    """Say what the lowest peak that can be reached consists of, beside the budget, in the unit of what was `asked`."""
+    """Say what the lowest reachable peak consists of, and how far above the budget it is, in the unit of `asked`."""
     in_unit = functools.partial(format_like, amount=asked)
     missing = f"{in_unit(parts.peak_bytes - budget_bytes)} above the budget of {in_unit(budget_bytes)}"
     where = f"It stands at: {parts.step}"
@@ -60,7 +60,7 @@ def parts_page(parts: PeakParts, budget_bytes: int, asked: object = None) -> Pag
 
 
 def max_batch_page(found: MaxBatch) -> Page:
-    """Say what the largest batch is, and how many samples a second go through at several sizes."""
+    """Say what the largest batch is, and the samples per second at several batch sizes."""
     asked = budget_of(found.plan)
     most = max(each.samples_per_second for each in found.throughputs) or 1
     rows = [

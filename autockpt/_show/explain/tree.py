@@ -1,4 +1,4 @@
-"""The module tree: calls at one place of it in one row where they look alike, and what they save."""
+"""The module tree, in which calls at the same place that look alike share a row; and what calls save."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SMALL = 0.005  # modules that save less than this share of the activations are c
 
 
 class TreeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Module calls at one place of the tree, structurally identical siblings together. Figures are their sum.
+    """Module calls at the same place of the tree that have the same structure. Figures are sums over these calls.
 
     Attributes:
-        depth: 0 for the root.
-        name: for people, from the parent on: ``h.0 … h.11``; empty for the root.
-        first: the first of the calls, by its key.
-        class_name: class of the module.
+        depth: the depth in the tree; 0 for the root.
+        name: a readable name, relative to the parent: ``h.0 … h.11``; empty for the root.
+        first: the key of the first call.
+        class_name: the class of the module.
         calls: how many calls the row stands for.
     """
 
@@ -33,12 +33,12 @@ class TreeRow(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
 
     def label(self, model: str) -> str:
-        """Return the name, indented by depth; that of the root is its model's."""
+        """Return the name, indented by depth; for the root, the model's name."""
         return "  " * self.depth + (self.name or model)
 
 
 def walk(calls: Sequence[CallRecord]) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Yield calls that look alike, with the fields of their `TreeRow`: from the root down, each before its children."""
+    """Yield groups of calls that look alike, with the fields of their `TreeRow`; each group before its children."""
     children: list[list[int]] = [[] for _ in calls]
     for i, call in enumerate(calls[1:], 1):
         children[call.parent].append(i)
@@ -48,7 +48,7 @@ def walk(calls: Sequence[CallRecord]) -> Iterator[tuple[list[int], dict[str, Any
         names = dict.fromkeys(calls[i].key.removeprefix(f"{calls[calls[i].parent].name}.") for i in group)
         place = {"depth": depth, "name": span([*names]), "first": first.key}
         yield group, {**place, "class_name": first.class_name, "calls": len(group)}
-        # Children of calls that look alike are as many; consecutive ones that look alike too go together.
+        # Calls that look alike have equally many children. Consecutive children that look alike form one group.
         for _, positions in groupby(range(len(children[group[0]])), key=lambda k: _look(calls, children[group[0]][k])):
             places = list(positions)
             yield from descend([children[i][k] for i in group for k in places], depth + 1)
@@ -62,9 +62,9 @@ def _look(calls: Sequence[CallRecord], i: int) -> tuple[object, ...]:
 
 
 def saved_inside(profile: Profile, *, once: bool) -> list[set[int]]:
-    """Return the tensors that are saved inside each call; each only where forward saves it first, if `once`."""
+    """Return the tensors that are saved inside each call. If `once`, a tensor counts only where it is saved first."""
     saved: list[set[int]] = [set() for _ in profile.calls]
-    seen = {-1}  # what stands for a save of no tensor
+    seen = {-1}  # the index of a save without a tensor
     for tensor, call in zip(profile.saves.tensor, profile.saves.call, strict=True):
         if tensor not in seen:
             saved[call].add(tensor)

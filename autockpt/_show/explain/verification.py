@@ -14,10 +14,11 @@ if TYPE_CHECKING:  # it comes with torch
     from ..._check.verify import Difference, Verification
 
 NEAR = 0.01
-"""Share of a budget up to which a measured peak above it may come of a loss that was not told."""
+"""A measured peak may be above the budget by up to this share of it without a remark: a loss that was not given may be
+the cause."""
 
 CLOSE = 0.005
-"""Share up to which a measured peak above what was predicted of the very step is no news."""
+"""A measured peak may be above the prediction for the same step by up to this share of it without a remark."""
 
 _LISTED = 12  # differences in a table; the rest are counted
 
@@ -59,7 +60,7 @@ def headline(found: Verification) -> str:
 
 
 def verification_page(found: Verification) -> Page:
-    """Lay out what a verification found."""
+    """Lay out the results of a verification."""
     compared = ", ".join(counted(count, kind) for kind, count in found.compared.items())
     tensors = sum(found.compared.values())
     left = {
@@ -85,7 +86,7 @@ def _bytes(found: Verification, n_bytes: int) -> str:
 
 
 def _steps(found: Verification) -> Iterator[str | PageTable]:
-    """Yield the figures of the plain and the planned step that there are."""
+    """Yield a table of those figures of the plain and the planned step that are known."""
     rows = [["budget", "-", _bytes(found, found.budget_bytes)]] if found.budget_bytes is not None else []
     predicted = (found.predicted_plain_peak_bytes, found.predicted_peak_bytes)
     planned = (found.planned_plain_peak_bytes, found.planned_peak_bytes)
@@ -108,7 +109,7 @@ def _steps(found: Verification) -> Iterator[str | PageTable]:
 
 
 def _alarms(found: Verification) -> Iterator[str]:
-    """Say where the measured step stands above what was predicted of it, or above the budget."""
+    """Say if the measured peak is above the prediction for this step, or above the budget."""
     measured_bytes = found.measured_peak_bytes or 0
     wrong_bytes = measured_bytes - (found.predicted_peak_bytes or measured_bytes)
     above_bytes = measured_bytes - (found.budget_bytes or measured_bytes)

@@ -1,4 +1,4 @@
-"""Pictures of profiles, plans and frontiers, by matplotlib, an extra: imported only when something is drawn. No torch.
+"""Pictures of profiles, plans and frontiers. matplotlib is an extra, imported only when something is drawn. No torch.
 
 A profile and a plan, or a frontier, come in, a figure goes out. Open `memory.py` first, then `frontier.py`.
 """

@@ -1,8 +1,8 @@
-"""When in the step everything happens: a plan's memory timeline on a clock of seconds. Plain data, no torch.
+"""A plan's memory timeline in seconds instead of ticks. Plain data, no torch.
 
-A profile has seconds for what forward does, and for the step as a whole. Backward runs the other way round: what was
-saved at the last second of forward is read first, so that the seconds that backward took are shared out as those of
-forward are, in reverse. A replay is put in where backward first reads what it brings back, and delays all that follows.
+A profile has seconds for what forward does, and for the whole step, but not for the parts of backward. Backward reads
+first what forward saved last. So the seconds of backward are shared out like those of forward, in reverse. A replay
+begins where backward first reads a tensor that it restores, and delays all that follows.
 
     forward                  backward, plain
     ├ h.0 ┼──── h.1 ────┤    ├──── h.1 ────────┼── h.0 ──┤
@@ -24,10 +24,10 @@ from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
 
 OPTIMIZER_SHARE = 0.03
-"""Share of the step's seconds that stands for the optimizer step, which no profile times."""
+"""Seconds that are drawn for the optimizer step, as a share of the step's: no profile times it."""
 
 TICK_SECONDS = 1e-6
-"""What a tick counts where a profile has no seconds."""
+"""Seconds that a tick counts if a profile has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class Course:
     """A step under a plan, in predicted seconds.
 
     Attributes:
-        timeline: what stands.
-        edges: when each of its steps begins, and the last ends.
+        timeline: what is allocated at each of its steps.
+        edges: when each step of the timeline begins, and when the last one ends.
         replays: when each replay begins, and how long it takes.
-        peak_seconds: when the peak stands.
+        peak_seconds: when the peak is reached.
         forward_seconds: when forward ends.
         backward_seconds: when backward ends.
         timed: whether the profile has seconds; if not, a tick counts `TICK_SECONDS`.
@@ -54,9 +54,10 @@ class Course:
 
 
 def follow(profile: Profile, plan: Plan) -> Course:
-    """Predict when in the step under `plan` everything happens; one without segments gives the plain step.
+    """Predict when everything happens in the step under `plan`. A plan without segments gives the plain step.
 
-    Levels are the judge's; seconds end with those of the plain step and of the replays. O(tensors + saves + ticks).
+    Levels are those that `simulate` predicts. The seconds add up to those of the plain step and the replays.
+    O(tensors + saves + ticks).
     """
     planned = find_planned(profile, plan)
     timeline = split_levels(planned, range(len(planned.replays)))
@@ -71,7 +72,7 @@ def follow(profile: Profile, plan: Plan) -> Course:
     delays = np.cumsum([0.0, *(seconds for _, seconds in replays)])
 
     def at(wanted: list[int]) -> list[float]:
-        """When some ticks are; where a replay begins there, before it."""
+        """The seconds of some ticks. If a replay begins at a tick, this is before the replay."""
         begun = np.searchsorted([tick for tick, _ in replays], wanted)
         found: list[float] = (np.interp(wanted, ticks, plain) + delays[begun]).tolist()
         return found
@@ -91,13 +92,13 @@ def follow(profile: Profile, plan: Plan) -> Course:
 
 
 def _plain_knots(profile: Profile) -> list[tuple[int, float]]:
-    """When some ticks of the plain step are, each tick once, in ascending order."""
+    """The ticks of the plain step whose seconds are known, with these, in ascending order, each tick once."""
     saves = profile.saves
     known = [(0, 0.0)]
     for call in profile.calls:
         known += [(call.enter, call.enter_seconds), (call.exit, call.exit_seconds)]
     packs = zip(saves.pack, saves.seconds, strict=True)
-    if profile.late_forwards:  # backwards lie between forwards, and their seconds between those of calls
+    if profile.late_forwards:  # backwards run between forwards, so the seconds of calls around them time them
         known += [*packs, (profile.ticks, max(profile.plain_seconds, *(seconds for _, seconds in known)))]
         return _ascending(known)
     known += [(pack, seconds) for pack, seconds in packs if pack <= profile.forward_ticks]
@@ -113,7 +114,7 @@ def _plain_knots(profile: Profile) -> list[tuple[int, float]]:
 
 
 def _ascending(known: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return knots in order, of each tick the last, and none earlier than one before."""
+    """Sort knots. Of each tick the latest time is kept, and times never decrease."""
     known = sorted(known)
     latest = dict(zip((tick for tick, _ in known), itertools.accumulate((each for _, each in known), max), strict=True))
     return list(latest.items())

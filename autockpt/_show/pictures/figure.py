@@ -1,4 +1,4 @@
-"""What the pictures share: figures that show themselves in notebooks, colours, notes, axes of bytes.
+"""Helpers of all pictures: figures that notebooks display, colours, notes, axes of bytes.
 
 Imports matplotlib, an extra.
 """
@@ -22,7 +22,7 @@ NOTEBOOK_WIDTH = 800  # columns of a notebook's page
 
 
 class Picture(Figure):  # type: ignore[misc]  # matplotlib is not read by the type checker
-    """A matplotlib figure that pyplot knows nothing of, and that a notebook shows as the value of a cell."""
+    """A matplotlib figure that is not registered with pyplot, and that a notebook displays as the value of a cell."""
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         buffer = io.BytesIO()
@@ -33,12 +33,12 @@ class Picture(Figure):  # type: ignore[misc]  # matplotlib is not read by the ty
 
 
 def ink() -> str:
-    """Return the colour of text, in which lines stand out too: the user's style may be dark."""
+    """Return the colour of text. It also suits lines that must be seen, since the user's style may be dark."""
     return str(rcParams["text.color"])
 
 
 def axes_of(ax: Any) -> Any:
-    """Return `ax`, or the axes of a new picture; without the lines above and to the right."""
+    """Return `ax`, or the axes of a new picture, without the frame lines at the top and right."""
     if ax is None:
         ax = Picture(figsize=(9, 4.6), layout="constrained").add_subplot()
     for side in ("top", "right"):
@@ -47,7 +47,7 @@ def axes_of(ax: Any) -> Any:
 
 
 def head(ax: Any, title: str, below: str) -> None:
-    """Write a title, and what the picture says in a smaller line below it."""
+    """Write a title, and below it a smaller line with what the picture shows."""
     ax.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=24)
     note(ax, below, (0, 1), (0, 8), across="left", xycoords="axes fraction", fontsize=9.5)
 
@@ -55,7 +55,7 @@ def head(ax: Any, title: str, below: str) -> None:
 def note(
     ax: Any, text: str, at: tuple[float, float], offset: tuple[float, float], *, across: str, **style: Any
 ) -> None:
-    """Write `text` so many points away from a place, to the left or right of it or in its middle."""
+    """Write `text` at `offset` points from a place; `across` says which side of the text is aligned there."""
     ax.annotate(
         text,
         xy=at,
@@ -68,12 +68,15 @@ def note(
 
 
 def legend(ax: Any, **given: Any) -> None:
-    """Name what is drawn, beside the picture."""
+    """Put a legend beside the picture."""
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, fontsize=9, **given)
 
 
 def bytes_axis(axis: Any, highest_bytes: float, span_bytes: float | None = None) -> None:
-    """Mark an axis of bytes, from 0 or so long, in round numbers of the largest binary unit that fits."""
+    """Mark an axis of bytes at round numbers of the largest binary unit that fits.
+
+    The axis goes from 0 to `highest_bytes`, or is `span_bytes` long if that is given.
+    """
     unit = 1024 ** max(min(int(math.log(max(highest_bytes, 1), 1024)), 4), 0)
     least = (span_bytes or highest_bytes) / unit / MARKS
     power = 10.0 ** math.floor(math.log10(least))

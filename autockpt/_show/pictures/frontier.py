@@ -11,14 +11,14 @@ from ...solvers.units import format_bytes, parse_bytes
 from .figure import axes_of, bytes_axis, head, ink, legend, note
 
 Peers = Mapping[str, Sequence[tuple[float, float]]]
-"""By name of a method, its points: peak bytes and recompute overhead, a ratio."""
+"""The points of each method, by its name: peak bytes and recompute overhead, a ratio."""
 
 PEER_COLOURS = ("#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee", "#bbbbbb")
 PEER_MARKERS = "s^Dv<>"
 
 
 def draw_frontier(frontier: Frontier, peers: Peers, budgets: Mapping[str, int | str], ax: Any) -> Any:
-    """Draw recompute overhead over peak bytes: a step for each plan, up to the next peak; see `Frontier.plot`."""
+    """Draw recompute overhead over peak bytes, a stair for each plan up to the next peak; see `Frontier.plot`."""
     marked = {name: parse_bytes(budget) for name, budget in budgets.items()}
     ax = axes_of(ax)
     plans = frontier.plans[::-1]
@@ -56,7 +56,7 @@ def draw_frontier(frontier: Frontier, peers: Peers, budgets: Mapping[str, int | 
 
 
 def _draw_plans(ax: Any, plans: Sequence[Plan], high: float) -> None:
-    """Draw the plans, from the lowest peak up, and the least that any method would need."""
+    """Draw the plans, from the lowest peak up, and the least overhead that any method would need."""
     peaks = [plan.peak_bytes for plan in plans]
     overheads = [100 * plan.recompute_overhead for plan in plans]
     ax.plot([*peaks, high], [*overheads, 0.0], drawstyle="steps-post", color="#4477aa", linewidth=1.8, zorder=3)
@@ -65,4 +65,4 @@ def _draw_plans(ax: Any, plans: Sequence[Plan], high: float) -> None:
     if seconds and any(bounds):
         least = [100 * (bound or 0.0) / seconds for bound in bounds]
         style = {"drawstyle": "steps-pre", "linestyle": ":", "color": "#777777", "linewidth": 1.2}
-        ax.plot(peaks, least, label="least by any method", zorder=2, **style)  # what holds here holds further down
+        ax.plot(peaks, least, label="least by any method", zorder=2, **style)  # a bound also holds for lower peaks

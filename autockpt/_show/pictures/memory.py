@@ -1,4 +1,4 @@
-"""A picture of the predicted memory over a step: what stands when, the budget, and the peak."""
+"""A picture of the predicted memory over a step: what is allocated when, the budget, and the peak."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LONGEST_NAME = 60  # of the step at the peak
 
 
 def draw_profile(profile: Profile, ax: Any) -> Any:
-    """Draw what stands over the plain step; see `Profile.plot`."""
+    """Draw the memory over the plain step; see `Profile.plot`."""
     return draw_memory(profile, Plan(), ax)
 
 
 def draw_memory(profile: Profile, plan: Plan, ax: Any) -> Any:
-    """Draw what stands over the step, under a plan with the plain step as a line behind; see `Plan.plot`."""
+    """Draw the memory over the step under a plan, and the plain step as a line behind it; see `Plan.plot`."""
     plain, shown = follow(profile, Plan()), follow(profile, plan)
     ax = axes_of(ax)
     _areas(ax, shown)
@@ -36,7 +36,7 @@ def draw_memory(profile: Profile, plan: Plan, ax: Any) -> Any:
         _stairs(ax, levels, plain.edges, label="plain step", **line)
         highest = max(highest, *levels)
     if plan.budget_bytes is not None and not (plan.goal and plan.goal.budget_bytes is None):
-        left = shown.peak_seconds > 0.5 * shown.edges[-1]  # its name stands to the side where the peak is not
+        left = shown.peak_seconds > 0.5 * shown.edges[-1]  # the budget's label goes to the side without the peak
         ax.axhline(plan.budget_bytes, color=ink(), linewidth=1.4, label="budget")
         at, offset = ((0, plan.budget_bytes), (4, 4)) if left else ((1, plan.budget_bytes), (-4, 4))
         bold = {"xycoords": ("axes fraction", "data"), "fontweight": "bold"}
@@ -53,7 +53,7 @@ def draw_memory(profile: Profile, plan: Plan, ax: Any) -> Any:
 
 
 def _areas(ax: Any, course: Course) -> None:
-    """Stack what stands, from the bottom up."""
+    """Stack the parts of the memory, from the bottom up."""
     steps = course.timeline.steps
     below = [0] * len(steps)
     for _, colour, name, parts in LAYERS:
@@ -66,12 +66,12 @@ def _areas(ax: Any, course: Course) -> None:
 
 
 def _stairs(ax: Any, levels: Sequence[int], edges: Sequence[float], *, baseline: Any = None, **style: Any) -> None:
-    """Draw as `ax.stairs` does, which takes seconds to find limits that are set by hand here."""
+    """Draw as `ax.stairs` does, but without its search for axis limits: that takes seconds, and we set them by hand."""
     ax.add_artist(StepPatch(levels, edges, baseline=baseline, **{"fill": False, **style}))
 
 
 def _peak(ax: Any, course: Course) -> None:
-    """Mark the peak, and write beside it how high it is, to the side where there is more room."""
+    """Mark the peak, and write its height on the side with more room."""
     at = (course.peak_seconds, course.timeline.peak_bytes)
     ring = {"marker": "o", "markersize": 7, "markeredgewidth": 1.6, "markerfacecolor": "none"}
     ax.plot(*([each] for each in at), color=ink(), label="peak", **ring)
@@ -106,7 +106,7 @@ def _said(shown: Course, plain: Course, plan: Plan) -> str:
 
 
 def _legend(ax: Any, course: Course) -> None:
-    """Name the areas from the top down, with what each is at the peak; then the plain step."""
+    """Name the areas from the top down, with the bytes of each at the peak; then the plain step."""
     steps = course.timeline.steps
     areas = []
     for _, colour, name, parts in reversed(LAYERS):
