@@ -73,14 +73,15 @@ class World(Part, frozen=True, kw_only=True):
 
     Attributes:
         ranks: how many train together.
-        way: how they share the model: ``fsdp2``, ``ddp``, or ``whole`` where nothing does.
+        way: how they share the model: ``fsdp2``, also over tensor parallelism, ``dtensor`` (tensor parallelism alone),
+            ``ddp``, or ``whole`` where nothing does.
         gathered: the tensors that weights are while they are gathered, and that bring them.
         reduced: the whole gradients that wait for the others, and what they go in.
         bucket_bytes: of the static bytes, buckets in which gradients are added (``ddp``).
     """
 
     ranks: Annotated[int, msgspec.Meta(ge=1)]
-    way: Literal["fsdp2", "ddp", "whole"]
+    way: Literal["fsdp2", "dtensor", "ddp", "whole"]
     gathered: tuple[Index, ...] = ()
     reduced: tuple[Index, ...] = ()
     bucket_bytes: Bytes = 0

@@ -117,7 +117,7 @@ class _FakeSpill(Spill):
     """Leaves real tensors where they are, such as targets that the loss has: no step of fakes made them."""
 
     def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
-        return tensor if private.fake_mode_of(tensor) is None else super().take(tensor)
+        return tensor if private.fake_mode_of(private.local(tensor)) is None else super().take(tensor)
 
 
 class RooflineClock(Clock, routed_operators):

@@ -50,8 +50,8 @@ def profile(
 
     With `world_size`, the step is that of one of so many ranks, and no other has to be there: ``profile(build,
     world_size=8)`` opens a process group of eight in which collectives bring nothing, calls `build` in it as rank 0,
-    and records the model that it returns in fake mode. The build shards by ``fully_shard`` (FSDP2) or wraps in
-    DistributedDataParallel, as it does in training.
+    and records the model that it returns in fake mode. The build shards by ``fully_shard`` (FSDP2) or
+    ``parallelize_module``, or wraps in DistributedDataParallel, as it does in training.
 
     Args:
         model: the model, in the mode (train or eval) in which it will train; with `world_size` a function without
@@ -77,8 +77,8 @@ def profile(
 
     Raises:
         NotApplicable: the model has no trainable parameters, or lies on several ranks; with `world_size`, this process
-            is in a process group already, or `build` shares the model in a way that takes the other ranks (tensor
-            parallelism, FSDP1).
+            is in a process group already, or `build` shares the model in a way that takes the other ranks (FSDP1,
+            shards on the host).
         ProfilingError: the model cannot be recorded: no loss, an unknown mode, device or optimizer, an optimizer that
             trains something else, a gradient taken inside forward, a profiler that is already running, or forward or
             the loss fails on the batch, which leaves the model as it was; or it is no number of ranks, or `build`

@@ -1,6 +1,7 @@
 """A model on one of the ranks of a world that is not there, recorded.
 
 fsdp2    shards as they lie, and collectives that bring tensors of the right sizes
+dtensor  parts of layers (tensor parallelism), and collectives that bring activations of the right sizes
 ddp      the model inside, and the buckets beside it: its reductions run in C++, which takes no fake tensors
 whole    a model that shares nothing: each rank holds all of it
 """
@@ -24,7 +25,7 @@ from .._data.tables import World
 from .._optimizer.memory import Optimizers, choose_optimizers
 from .._ranks.buckets import bucket_bytes
 from .._ranks.refuse import refuse_sharded
-from .._ranks.units import speaking_parameters, speaks, units
+from .._ranks.units import speaks, units
 from .._record.recorder import profiles_of_fakes
 from .._record.step import Loss
 from .shard import shard
@@ -32,17 +33,15 @@ from .shard import shard
 Way = Literal["fsdp2"]
 """How a model is to be shared that shares nothing by itself."""
 
-IN_PARALLEL = (
-    "{0} lies on several ranks in forward too (tensor parallelism, DTensor), whose collectives cannot be planned "
-    "without the other ranks yet. Record on real ranks: apply(model, budget) in the training itself."
-)
-
 INSIDE = (
     "{0} is DistributedDataParallel inside the model, which cannot be planned without the other ranks yet. Wrap the "
     "whole model, or leave the wrapping out: each rank holds all of it in both cases."
 )
 
-NO_COLLECTIVES = "collectives take no time here: FSDP2 hides theirs as far as the links between devices allow"
+NO_COLLECTIVES = (
+    "collectives take no time here: FSDP2 hides theirs as far as the links between devices allow, and those of tensor "
+    "parallelism are waited for"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +71,21 @@ def profiles_of_rank(made: OnRank, devices: Sequence[str | None], way: Way | Non
     """
     model = made.model
     refuse_sharded(model)
-    if speaks(model):
-        raise NotApplicable(IN_PARALLEL.format(next((name for name, _ in speaking_parameters(model)), "the model")))
     for name, module in model.named_modules():
         if isinstance(module, DistributedDataParallel):
             if name:
                 raise NotApplicable(INSIDE.format(name))
             return _of_replica(made, module, devices)
-    if way is not None and not units(model):
+    if way is not None and not units(model) and not speaks(model):
         given = made.optimizer if isinstance(made.optimizer, (list, tuple)) else [made.optimizer]
         shard(model, [each for each in given if isinstance(each, Optimizer)])
     found = _recorded(made, devices)
+    if units(model) or speaks(model):
+        found = [msgspec.structs.replace(each, notes=(*each.notes, NO_COLLECTIVES)) for each in found]
     if units(model):
-        return [msgspec.structs.replace(each, notes=(*each.notes, NO_COLLECTIVES)) for each in found]
-    return [_with(each, World(ranks=private.group_size(), way="whole")) for each in found]
+        return found
+    shared: Literal["dtensor", "whole"] = "dtensor" if speaks(model) else "whole"
+    return [_with(each, World(ranks=private.group_size(), way=shared)) for each in found]
 
 
 def _recorded(made: OnRank, devices: Sequence[str | None]) -> list[Profile]:

@@ -7,16 +7,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import autockpt
 
-from .models import Gathers, Scatters, standing_bytes
+from .models import Gathers, Scatters, Shared, in_parallel, loss_of, standing_bytes, writer
 from .quiet import group_of_all
 
 STEPS = 3
+
+
+class Told(nn.Module):
+    """The other writer, whose layers can be shared, with its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = writer()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return loss_of(self.inner, tokens)
 
 
 class Writer(nn.Module):
@@ -33,15 +45,22 @@ class Writer(nn.Module):
 
 
 def batch(number: int = 0, rows: int = 8) -> Tensor:
-    return torch.randint(0, 512, (rows, 64), generator=torch.Generator().manual_seed(number))
+    return torch.randint(0, 128, (rows, 64), generator=torch.Generator().manual_seed(number))
 
 
 def shared(by: str, *, quiet: bool) -> nn.Module:
     """Build it, wrapped or sharded by the user's own code, as `by` says.
 
     ``ddp``, also with ``views`` of gradients in its buckets; ``fsdp2``, also in ``bf16``, or with weights that
-    are ``kept`` whole from forward to backward.
+    are ``kept`` whole from forward to backward; ``tp`` and ``sp``, and ``fsdp over tp`` on four ranks.
     """
+    if by in ("tp", "sp", "fsdp over tp"):
+        told = Told()
+        if quiet or by == "fsdp over tp":
+            Shared(by=by, quiet=quiet).wrap(told.inner, [])
+        else:
+            in_parallel(told.inner, init_device_mesh("cpu", (2,)), sequences=by == "sp")
+        return told
     model = Writer()
     if by.startswith("ddp"):
         group = group_of_all([], quiet=True) if quiet else None

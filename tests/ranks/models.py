@@ -151,10 +151,11 @@ class Shared:
         """Share a model; collectives of FSDP that are quiet are logged."""
         if self.by in ("tp", "sp"):
             mesh = DeviceMesh.from_group(group_of_all(log, quiet=self.quiet), "cpu")
-            return _in_parallel(model, mesh, sequences=self.by == "sp")
+            return in_parallel(model, mesh, sequences=self.by == "sp")
         if self.by == "fsdp over tp":
-            both = mesh_of_four(log)
-            return self._in_units(_in_parallel(model, both["layers"], sequences=False), both["shards"], log)
+            ways = ("shards", "layers")
+            both = mesh_of_four(log) if self.quiet else init_device_mesh("cpu", (2, 2), mesh_dim_names=ways)
+            return self._in_units(in_parallel(model, both["layers"], sequences=False), both["shards"], log)
         if self.by == "ddp":
             group = group_of_all(log, quiet=True) if self.quiet else None
             return DistributedDataParallel(model, gradient_as_bucket_view=self.views, process_group=group)
@@ -178,7 +179,7 @@ class Shared:
         return model
 
 
-def _in_parallel(model: Writer, mesh: DeviceMesh, *, sequences: bool) -> Writer:
+def in_parallel(model: Writer, mesh: DeviceMesh, *, sequences: bool) -> Writer:
     """Have each rank compute a part of every layer."""
     along = Shard(1) if sequences else Replicate()
     for block in model.blocks:

@@ -11,6 +11,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -213,14 +214,18 @@ def test_a_fake_group_of_the_callers_stays() -> None:
 
 def in_parallel() -> tuple[nn.Module, torch.Tensor]:
     model, batch = plain()
-    parallelize_module(model, init_device_mesh("cpu", (distributed.get_world_size(),)), {"first": ColwiseParallel()})
+    parallelize_module(
+        model,
+        init_device_mesh("cpu", (distributed.get_world_size(),)),
+        {"first": ColwiseParallel(output_layouts=Replicate())},
+    )
     return model, batch
 
 
 def in_both_ways() -> tuple[nn.Module, torch.Tensor]:
     model, batch = plain()
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("shards", "layers"))
-    parallelize_module(model, mesh["layers"], {"first": ColwiseParallel()})
+    parallelize_module(model, mesh["layers"], {"first": ColwiseParallel(output_layouts=Replicate())})
     fully_shard(model, mesh=mesh["shards"])
     return model, batch
 
@@ -231,17 +236,17 @@ def wrapped_inside() -> tuple[nn.Module, torch.Tensor]:
     return model, batch
 
 
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (in_both_ways, "the model lies on several ranks .*tensor parallelism"),
-        (in_parallel, "first.weight lies on several ranks .*tensor parallelism"),
-        (wrapped_inside, "first is Distributed"),
-    ],
-)
-def test_what_takes_the_other_ranks_is_named(build: Build, words: str) -> None:
-    with pytest.raises(NotApplicable, match=words):
-        autockpt.profile(build, world_size=2)
+@pytest.mark.parametrize(("build", "way"), [(in_parallel, "dtensor"), (in_both_ways, "fsdp2")])
+def test_a_rank_holds_its_part_of_layers(build: Build, way: str) -> None:
+    profile = autockpt.profile(build, world_size=2)
+    assert profile.world is not None and profile.world.way == way
+    assert WHOLE - profile.static.parameter_bytes == 4 * (WIDTH * WIDTH + WIDTH) // 2
+    assert autockpt.profile(build, world_size=2, shard="fsdp2").static == profile.static
+
+
+def test_a_wrapped_part_takes_the_other_ranks_and_is_named() -> None:
+    with pytest.raises(NotApplicable, match="first is DistributedDataParallel inside the model"):
+        autockpt.profile(wrapped_inside, world_size=2)
 
 
 def test_blocks_are_the_outermost_siblings_of_one_class() -> None:

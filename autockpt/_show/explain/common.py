@@ -15,7 +15,12 @@ MODES = {
     "fake": "nothing ran; memory and seconds are predicted for the device",
 }
 
-WAYS = {"fsdp2": "FSDP2", "ddp": "DistributedDataParallel", "whole": "the whole model on each"}
+WAYS = {
+    "fsdp2": "FSDP2",
+    "dtensor": "tensor parallelism",
+    "ddp": "DistributedDataParallel",
+    "whole": "the whole model on each",
+}
 
 _NAMED = 6  # calls named for each reason; the rest are counted
 

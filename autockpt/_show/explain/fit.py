@@ -112,6 +112,7 @@ def _rank(profile: Profile) -> Iterator[PageTable]:
     rows = [[name, format_bytes(size)] for name, size in parts.items() if size]
     below = {
         "fsdp2": "whole weights: gathered, and what brings them; whole gradients: until reduced, and what they go in",
+        "dtensor": "parameters: parts of the layers that ranks share, and all others whole",
         "ddp": "Each rank holds the whole model. buckets: of DistributedDataParallel",
         "whole": "Each rank holds the whole model: build shards nothing. --shard fsdp2 shards its blocks and its root; "
         f"DistributedDataParallel adds {format_bytes(held.gradient_bytes)} of buckets",
