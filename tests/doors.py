@@ -99,6 +99,8 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._device import Event as AllocatorEvent
     from autockpt._device import clock as device_clock
     from autockpt._device.cpu import Cpu
+    from autockpt._device.cuda import Cuda
+    from autockpt._device.lanes import Lanes
     from autockpt._frames import held as frames_held
     from autockpt._frames import recording as frames_recording
     from autockpt._frames import slots as frames_slots

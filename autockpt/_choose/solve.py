@@ -20,7 +20,7 @@ from ..solvers.common import judged
 from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import TooCostly
 from ..solvers.lowest import least_peak_until
-from ..solvers.registry import named, solve_until
+from ..solvers.registry import SEARCHING, named, solve_until
 from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
 from .candidates.from_plan import find_planned
@@ -68,8 +68,9 @@ def solve(
             dots too; ``"h.3.mlp#1"`` is the second call of a module.
         recompute: patterns of calls that must run again, by themselves or inside a larger segment.
         offload: where tensors may wait off the device from forward to backward, where that is cheaper than to recompute
-            them: ``"host"``, or a folder. Moves cost bytes by rate, both ways: 25 GB/s to the host and 1 GB/s to a
-            folder, or what is given, ``"host@50GB/s"``. None for nowhere.
+            them: ``"host"``, or a folder. Copies to the host run beside the computing, and cost what the device waits
+            for them; the step waits for a file. Their rate is what was measured, or else 25 GB/s to the host and 1 GB/s
+            to a folder, or what is given, ``"host@50GB/s"``. The search takes as long again. None for nowhere.
 
     Returns:
         The plan; its predictions are the judge's.
@@ -129,10 +130,11 @@ def choose(
         found = find_candidates(profile, deadline=looking, offload=asked.offload)
     candidates = pin(found, asked.pins)
     deadline = Deadline.after(asked.seconds, clock=clock, progress=progress)
-    solution = _solution(found, candidates, most_seconds, asked, deadline)
-    if candidates.offload is not None and solution.status.value != "optimal":
-        later = Deadline.after(asked.seconds, clock=clock, progress=progress)
-        solution = _or_staying(solution, found, candidates, most_seconds, asked, later)
+    if candidates.offload is None:
+        solution = _solution(found, candidates, most_seconds, asked, deadline)
+    else:
+        later = Deadline.after(2 * asked.seconds, clock=clock, progress=progress)
+        candidates, solution = _moving(found, candidates, most_seconds, asked, (deadline, later))
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
@@ -152,7 +154,7 @@ def restate(plan: Plan, profile: Profile, asked: Asked) -> Plan | None:
         candidates = find_planned(profile, plan)
     except NotApplicable:
         return None
-    solution = judged(candidates.problem, range(len(candidates.replays)), solver=plan.solver)
+    solution = candidates.judged(judged(candidates.problem, range(len(candidates.replays)), solver=plan.solver))
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     if solution.peak_bytes > budget_bytes:
         return None
@@ -195,15 +197,31 @@ def _solution(
         ) from None
 
 
-def _or_staying(
-    solution: Solution, found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
-) -> Solution:
-    """Return what a search among candidates that move nothing finds, where that is better: it looks among fewer."""
-    try:
-        staying = _solution(found, candidates.staying(), most_seconds, asked, deadline)
-    except (Infeasible, TooCostly):
-        return solution
-    return min(solution, staying, key=lambda each: _worth(each, asked))
+def _moving(
+    found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadlines: tuple[Deadline, Deadline]
+) -> tuple[Candidates, Solution]:
+    """Choose what to recompute, and then what to move instead; with the candidates of which the choice is.
+
+    A budget that recomputing alone meets has a plan to begin from. For any other, and for the lowest peak, moves are
+    candidates as others are, for which the step waits; some of them may then be made beside the computing.
+    """
+    deadline, later = deadlines
+    best: Solution | None = None
+    if asked.goal.budget_bytes is not None:
+        with contextlib.suppress(Infeasible):
+            best = _solution(found, candidates.staying(), most_seconds, asked, deadline)
+    if best is None or asked.solver not in SEARCHING:
+        waiting = candidates.waiting()
+        solution = waiting.judged(_solution(found, waiting, most_seconds, asked, later.share(0.5)))
+        if best is None and solution.status.value != "optimal":
+            with contextlib.suppress(Infeasible, TooCostly):  # it looks among fewer
+                best = _solution(found, candidates.staying(), most_seconds, asked, later.share(0.5))
+        best = solution if best is None else min(solution, best, key=lambda each: _worth(each, asked))
+    if asked.solver not in SEARCHING or (best.status.value == "optimal" and not best.recompute_seconds):
+        return candidates, best
+    budget_bytes = asked.goal.budget_bytes or best.peak_bytes
+    replays, best = candidates.moving().cheaper(best, budget_bytes, solver=asked.solver, deadline=later)
+    return candidates if replays is candidates.replays else candidates.like(replays), best
 
 
 def _worth(solution: Solution, asked: Asked) -> tuple[float, ...]:
@@ -224,7 +242,7 @@ def _minimum_bytes(candidates: Candidates, asked: Asked, deadline: Deadline) -> 
 def _carried(candidates: Candidates, error: Infeasible | TooCostly, asked: Asked) -> Plan:
     """State as a plan what an error carries; its budget is its own peak."""
     notes = error.notes if isinstance(error, Infeasible) else ()
-    solution = judged(candidates.problem, error.chosen or (), solver=error.solver, notes=notes)
+    solution = candidates.judged(judged(candidates.problem, error.chosen or (), solver=error.solver, notes=notes))
     peak_bytes = solution.peak_bytes
     return make_plan(candidates, solution, budget_bytes=peak_bytes, lower_bound_seconds=None, pins=asked.pins)
 

@@ -7,16 +7,18 @@ Open `effects` first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..._data.errors import NotApplicable
 from ..._data.offload import Offload
 from ..._data.profile import Profile
+from ..._link.road import Road
+from ..._link.search import Search, with_waits
 from ...solvers.deadline import NEVER, Deadline
-from ...solvers.problem import Problem
+from ...solvers.problem import Problem, Solution
 from .effects import PlannedReplay
-from .moves import moves_of
+from .moves import later_ends, moves_of, road_of
 from .problem import state_problem
 from .profile_index import Index
 from .search import find_replays
@@ -35,6 +37,7 @@ class Candidates:
         tensors: for each tensor of the problem, its index in the profile.
         notes: what was left out since time was up.
         offload: where tensors may wait off the device; None where they stay.
+        road: the link there, where copies run beside the computing.
     """
 
     index: Index
@@ -45,6 +48,7 @@ class Candidates:
     tensors: tuple[int, ...]
     notes: tuple[str, ...] = ()
     offload: Offload | None = None
+    road: Road | None = None
 
     @classmethod
     def of(
@@ -55,8 +59,9 @@ class Candidates:
         refused: tuple[tuple[int, str], ...] = (),
         notes: tuple[str, ...] = (),
         offload: Offload | None = None,
+        road: Road | None = None,
     ) -> Candidates:
-        """State replays as a problem; those that move something come last."""
+        """State replays as a problem; those that move something come last, those beside the computing behind them."""
         replays = tuple(replays)
         problem, edges, tensors = state_problem(index, replays)
         return cls(
@@ -68,13 +73,40 @@ class Candidates:
             tensors=tensors,
             notes=notes,
             offload=offload,
+            road=road,
+        )
+
+    def like(self, replays: Sequence[PlannedReplay]) -> Candidates:
+        """State other candidates of the same step."""
+        kept = {name: getattr(self, name) for name in ("refused", "notes", "offload", "road")}
+        return Candidates.of(self.index, replays, **kept)
+
+    def moving(self) -> Search[PlannedReplay]:
+        """Return what looks for plans that move tensors beside the computing."""
+        index, offload, road = self.index, self.offload, self.road
+        return Search(
+            road,
+            self.replays,
+            self.problem,
+            state=lambda replays: self.like(replays).problem,
+            later=lambda replay: () if offload is None or road is None else later_ends(index, replay, offload, road),
         )
 
     def staying(self) -> Candidates:
         """Return those that move nothing: the first of them."""
-        stay = sum(each.segment.offload is None for each in self.replays)
-        problem = replace(self.problem, candidates=self.problem.candidates[:stay])
-        return replace(self, problem=problem, replays=self.replays[:stay], offload=None)
+        return replace(self._first(sum(each.move is None for each in self.replays)), offload=None, road=None)
+
+    def judged(self, solution: Solution) -> Solution:
+        """Return a choice among them with what the device waits for the link."""
+        return with_waits(self.road, self.replays, solution)
+
+    def waiting(self) -> Candidates:
+        """Return those for whose moves the step waits, and those that move nothing: what comes first."""
+        return self._first(sum(each.segment.until is None for each in self.replays))
+
+    def _first(self, count: int) -> Candidates:
+        problem = replace(self.problem, candidates=self.problem.candidates[:count])
+        return replace(self, problem=problem, replays=self.replays[:count])
 
 
 def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Offload | None = None) -> Candidates:
@@ -101,9 +133,11 @@ def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Of
     deadline.tell("the recorded step is laid out")
     index = Index(profile)
     found, notes = find_replays(index, deadline)
+    road: Road | None = None
     if offload is not None:
-        found += list(moves_of(index, found, offload))
+        road = road_of(profile, offload)
+        found += sorted(moves_of(index, found, offload, road), key=lambda each: each.segment.until is not None)
     saving = (call for call in index.call_nodes[1:] if index.saves_of((call,)))
     refused = tuple((call, reason) for call in saving if (reason := index.reason((call,))))
     deadline.tell("%d candidates are stated as a problem", len(found))
-    return Candidates.of(index, found, refused=refused, notes=notes, offload=offload)
+    return Candidates.of(index, found, refused=refused, notes=notes, offload=offload, road=road)

@@ -141,6 +141,11 @@ class Index:
         return found
 
     @functools.cached_property
+    def call_numbers(self) -> dict[int, int]:
+        """By node of a module call, its number in the profile."""
+        return {node: number for number, node in enumerate(self.call_nodes)}
+
+    @functools.cached_property
     def births(self) -> list[int]:
         """`birth_node` as Python's own numbers."""
         found: list[int] = self.birth_node.tolist()
