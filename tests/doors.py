@@ -59,6 +59,9 @@ from autockpt._fit.fit import fit as fit_devices
 from autockpt._fit.sized import Batches, samples_of
 from autockpt._fit.switches import switches
 from autockpt._fit.timed import carried, is_carried
+from autockpt._link.clock import Clock as LinkClock
+from autockpt._link.ends import Ends
+from autockpt._link.road import Move, Road, Trip
 from autockpt._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from autockpt._show.explain.chart import LAYERS as CHART_LAYERS
 from autockpt._show.explain.chart import timeline_chart

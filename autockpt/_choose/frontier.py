@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .._data.frontier import Frontier
 from .._data.goal import refuse_no_number, refuse_no_seconds
@@ -15,15 +15,20 @@ from ..solvers.common import dominated_by
 from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import BudgetError
 from ..solvers.frontier import POINTS, SECONDS, sweep_until
+from ..solvers.problem import Solution
+from ..solvers.registry import SEARCHING
 from ..solvers.units import shown
 from .bound import BOUND_SECONDS, lay_out, least_seconds
-from .candidates import find_candidates
+from .candidates import Candidates, find_candidates
 from .solve import believed, for_candidates, make_plan
 
 _log = logging.getLogger("autockpt")
 
 SEARCH_SHARE = 0.8
 """Share of the time in which plans are looked for; lower bounds have the rest."""
+
+MOVING_SHARE = 0.3
+"""The same where tensors may be moved beside the computing; looking for what to move has the rest."""
 
 
 def frontier(
@@ -75,13 +80,14 @@ def frontier(
     progress = Progress(_log.info)
     deadline = Deadline.after(seconds, progress=progress)
     moves = Offload.of(offload)
-    candidates = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
+    every = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
+    candidates = every if every.road is None else every.waiting()
     solutions = sweep_until(
         candidates.problem,
         solver=solver,
         points=points,
         budgets_bytes=budgets_bytes,
-        deadline=deadline.share(SEARCH_SHARE),
+        deadline=deadline.share(SEARCH_SHARE if every.road is None else MOVING_SHARE),
     )
     operators, proven_seconds = lay_out(candidates.index), 0.0
     plans: list[Plan] = []
@@ -95,4 +101,24 @@ def frontier(
         known = None if found is None else proven_seconds
         plans.append(make_plan(candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=known))
     lowest = dominated_by(candidates.problem, solutions[-1].chosen)
+    if every.road is not None:
+        plans = list(_beside(every, solutions, solver, deadline))
     return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest)
+
+
+def _beside(found: Candidates, solutions: Sequence[Solution], solver: str, deadline: Deadline) -> Iterator[Plan]:
+    """Move tensors beside the computing where that is cheaper, from the lowest peak on.
+
+    Plans that another beats in both peak and seconds are left out.
+    """
+    waiting, kept = found.waiting(), list[tuple[Candidates, Solution]]()
+    for left, solution in zip(range(len(solutions), 0, -1), reversed(solutions), strict=True):
+        among, own = waiting, waiting.judged(solution)
+        if left > 1 and solver in SEARCHING:
+            until = deadline.share(1 / (left - 1))
+            among, own = found.beside(own, own.peak_bytes, solver=solver, deadline=until)
+        if not kept or own.recompute_seconds < kept[-1][1].recompute_seconds or left == 1:
+            kept = [each for each in kept if each[1].peak_bytes < own.peak_bytes]
+            kept.append((among, own))
+    for among, own in reversed(kept):
+        yield make_plan(among, own, budget_bytes=own.peak_bytes, lower_bound_seconds=None)

@@ -33,6 +33,9 @@ CANDIDATES_SHARE = 2 / 3
 """Candidates may take this share of the seconds that the solver has, before it begins; once they are up, candidates are
 coarser. These are seconds of the processor: on a busy machine a plan is as good, and comes later."""
 
+MOVING = 2.5
+"""Where tensors may wait elsewhere, so many times as long a search may take in all."""
+
 CLOSE = 1e-6
 """Share by which a lower bound may lie above a plan's cost for want of digits."""
 
@@ -70,7 +73,8 @@ def solve(
         offload: where tensors may wait off the device from forward to backward, where that is cheaper than to recompute
             them: ``"host"``, or a folder. Copies to the host run beside the computing, and cost what the device waits
             for them; the step waits for a file. Their rate is what was measured, or else 25 GB/s to the host and 1 GB/s
-            to a folder, or what is given, ``"host@50GB/s"``. The search takes as long again. None for nowhere.
+            to a folder, or what is given, ``"host@50GB/s"``. The search takes longer then:
+            two and a half times `seconds`. None for nowhere.
 
     Returns:
         The plan; its predictions are the judge's.
@@ -133,8 +137,7 @@ def choose(
     if candidates.offload is None:
         solution = _solution(found, candidates, most_seconds, asked, deadline)
     else:
-        later = Deadline.after(2 * asked.seconds, clock=clock, progress=progress)
-        candidates, solution = _moving(found, candidates, most_seconds, asked, (deadline, later))
+        candidates, solution = _moving(found, candidates, most_seconds, asked, deadline)
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
@@ -198,15 +201,15 @@ def _solution(
 
 
 def _moving(
-    found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadlines: tuple[Deadline, Deadline]
+    found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
 ) -> tuple[Candidates, Solution]:
     """Choose what to recompute, and then what to move instead; with the candidates of which the choice is.
 
     A budget that recomputing alone meets has a plan to begin from. For any other, and for the lowest peak, moves are
     candidates as others are, for which the step waits; some of them may then be made beside the computing.
     """
-    deadline, later = deadlines
     best: Solution | None = None
+    later = deadline.again(MOVING * asked.seconds)
     if asked.goal.budget_bytes is not None:
         with contextlib.suppress(Infeasible):
             best = _solution(found, candidates.staying(), most_seconds, asked, deadline)
@@ -220,8 +223,7 @@ def _moving(
     if asked.solver not in SEARCHING or (best.status.value == "optimal" and not best.recompute_seconds):
         return candidates, best
     budget_bytes = asked.goal.budget_bytes or best.peak_bytes
-    replays, best = candidates.moving().cheaper(best, budget_bytes, solver=asked.solver, deadline=later)
-    return candidates if replays is candidates.replays else candidates.like(replays), best
+    return candidates.beside(best, budget_bytes, solver=asked.solver, deadline=later)
 
 
 def _worth(solution: Solution, asked: Asked) -> tuple[float, ...]:

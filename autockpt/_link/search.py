@@ -9,10 +9,13 @@ leaves as much below the budget as the window takes. So whatever solves the prob
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
+
+import numpy as np
 
 from .._data.plan import Segment
 from ..solvers import ilp
@@ -24,9 +27,12 @@ from ..solvers.pins import demand
 from ..solvers.problem import Addition, Problem, Solution, Step
 from .road import Move, Road
 
-FULL = {0.9: 0.5, 0.75: 0.6, 1.0: 1.0}
-"""How full windows may get, one search after the other: the fuller, the cheaper, and the longer the device waits. And
-which share each search has of the time left."""
+FULL, APART, TRIES = 0.85, 0.15, 2
+"""How full windows may get in the first search: the fuller, the cheaper, and the longer the device waits. So much less
+in the next one where it waits, and more where it does not."""
+
+SHARE = 0.6
+"""Of the time the first search has this part."""
 
 LITTLE = 0.02
 """Share of what moving gains up to which waiting is not worth another search."""
@@ -90,6 +96,14 @@ def with_windows(
     return replace(problem, steps=(*problem.steps, *more), candidates=stated)
 
 
+def _with_bases(columns: Columns, problem: Problem) -> Columns:
+    """Return the columns of a problem that differs from theirs in the bases of its steps alone."""
+    found, judge = copy.copy(columns), copy.copy(columns.judge)
+    judge.problem, judge.base_bytes = problem, np.array([step.base_bytes for step in problem.steps])
+    found.judge, found.base_bytes = judge, columns.base_bytes + judge.base_bytes - columns.judge.base_bytes
+    return found
+
+
 class Search(Generic[Each]):
     """Looks for plans that move tensors beside the computing, among some candidates.
 
@@ -126,18 +140,20 @@ class Search(Generic[Each]):
             solver: who asks; see `ilp.search`.
             deadline: when to be done.
         """
-        start, before, known = best.chosen, best.recompute_seconds, self._replays
-        for full, share in FULL.items() if self._road is not None else [(1.0, 1.0)]:
-            until = deadline.share(share)
-            problem = demand(with_windows(self._road, self._replays, self._problem, budget_bytes, full))
-            columns = Columns(Judge(problem))
-            searched = ilp.search(columns, (start, best.solver), budget_bytes, deadline=until, asked=solver)
+        start, before, known = (best.chosen, best.solver), best.recompute_seconds, self._replays
+        columns, full = None, FULL
+        for number in range(TRIES if self._road is not None else 1):
+            windowed = demand(with_windows(self._road, self._replays, self._problem, budget_bytes, full))
+            columns = Columns(Judge(windowed)) if columns is None else _with_bases(columns, windowed)
+            until = deadline.share(SHARE) if self._road is not None and not number else deadline
+            searched = ilp.search(columns, start, budget_bytes, deadline=until, asked=solver)
             among, found = self._with_time(searched, budget_bytes)
             if found.recompute_seconds < best.recompute_seconds:
                 known, best = among, found
-            waits = found.recompute_seconds - searched.recompute_seconds
-            if waits <= LITTLE * (before - found.recompute_seconds) or deadline.passed:
+            if deadline.passed or not (searched.recompute_seconds < before):
                 break
+            waits = found.recompute_seconds - searched.recompute_seconds
+            full += -APART if waits > LITTLE * (before - searched.recompute_seconds) else APART
         return known, best
 
     def _with_time(self, solution: Solution, budget_bytes: int) -> tuple[Sequence[Each], Solution]:

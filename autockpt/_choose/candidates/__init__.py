@@ -79,22 +79,27 @@ class Candidates:
     def like(self, replays: Sequence[PlannedReplay]) -> Candidates:
         """State other candidates of the same step."""
         kept = {name: getattr(self, name) for name in ("refused", "notes", "offload", "road")}
-        return Candidates.of(self.index, replays, **kept)
+        found = Candidates.of(self.index, replays, **kept)
+        return replace(found, problem=replace(found.problem, required=self.problem.required))
 
-    def moving(self) -> Search[PlannedReplay]:
-        """Return what looks for plans that move tensors beside the computing."""
-        index, offload, road = self.index, self.offload, self.road
-        return Search(
-            road,
+    def beside(
+        self, best: Solution, budget_bytes: int, *, solver: str, deadline: Deadline
+    ) -> tuple[Candidates, Solution]:
+        """Look for a cheaper plan than the best so far, one that moves tensors beside the computing; see `Search`."""
+        search = Search(
+            self.road,
             self.replays,
             self.problem,
             state=lambda replays: self.like(replays).problem,
-            later=lambda replay: () if offload is None or road is None else later_ends(index, replay, offload, road),
+            later=lambda replay: later_ends(self.index, replay, self.offload, self.road),
         )
+        replays, found = search.cheaper(best, budget_bytes, solver=solver, deadline=deadline)
+        return (self if replays is self.replays else self.like(replays)), found
 
     def staying(self) -> Candidates:
         """Return those that move nothing: the first of them."""
-        return replace(self._first(sum(each.move is None for each in self.replays)), offload=None, road=None)
+        kept = [each for each in self.replays if each.move is None]
+        return replace(self, offload=None, road=None).like(kept)  # no step is cut for a move
 
     def judged(self, solution: Solution) -> Solution:
         """Return a choice among them with what the device waits for the link."""
@@ -102,11 +107,7 @@ class Candidates:
 
     def waiting(self) -> Candidates:
         """Return those for whose moves the step waits, and those that move nothing: what comes first."""
-        return self._first(sum(each.segment.until is None for each in self.replays))
-
-    def _first(self, count: int) -> Candidates:
-        problem = replace(self.problem, candidates=self.problem.candidates[:count])
-        return replace(self, problem=problem, replays=self.replays[:count])
+        return self.like([each for each in self.replays if each.segment.until is None])
 
 
 def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Offload | None = None) -> Candidates:

@@ -90,9 +90,11 @@ def _beside(
             yield found
 
 
-def later_ends(index: Index, replay: PlannedReplay, offload: Offload, road: Road) -> Iterator[PlannedReplay]:
+def later_ends(
+    index: Index, replay: PlannedReplay, offload: Offload | None, road: Road | None
+) -> Iterator[PlannedReplay]:
     """Return a move beside the computing with later ends, the next one first."""
-    if replay.move is None or replay.move.until is None:
+    if offload is None or road is None or replay.move is None or replay.move.until is None:
         return
     stays = replay_of(index, replay.members, replay.alone) if replay.segment.offload == "boundary" else None
     gone = road.ends.gone[replay.move.until]
