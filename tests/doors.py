@@ -12,14 +12,12 @@ import importlib.util
 from autockpt import _HOME as HOMES
 from autockpt._choose import solve as solving
 from autockpt._choose.bound import lay_out, least_seconds
-from autockpt._choose.candidates import Candidates, find_candidates, profile_index
+from autockpt._choose.candidates import Candidates, find_candidates
 from autockpt._choose.candidates import runs as candidate_runs
 from autockpt._choose.candidates.effects import PlannedReplay, replay_of
 from autockpt._choose.candidates.entering import entering_bytes
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
-from autockpt._choose.candidates.products import multiplies
-from autockpt._choose.candidates.profile_index import Index as ProfileIndex
 from autockpt._choose.candidates.runs import runs_of, sibling_rows
 from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin
@@ -59,6 +57,9 @@ from autockpt._fit.fit import fit as fit_devices
 from autockpt._fit.sized import Batches, samples_of
 from autockpt._fit.switches import switches
 from autockpt._fit.timed import carried, is_carried
+from autockpt._index import profile_index
+from autockpt._index.products import multiplies
+from autockpt._index.profile_index import Index as ProfileIndex
 from autockpt._link.clock import Clock as LinkClock
 from autockpt._link.ends import Ends
 from autockpt._link.road import Move, Road, Trip

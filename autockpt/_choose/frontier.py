@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
+from .._data.errors import PinError
 from .._data.frontier import Frontier
 from .._data.goal import refuse_no_number, refuse_no_seconds
 from .._data.offload import Offload
@@ -74,12 +75,10 @@ def frontier(
     refuse_no_profile(profile)
     refuse_no_seconds(seconds)
     refuse_no_number("points", points, 2)
-    if budgets is not None and (isinstance(budgets, str) or not isinstance(budgets, Iterable)):
-        raise BudgetError(f"budgets is a list such as ['8GB', '12GB']; this is {shown(budgets)}")
-    budgets_bytes = None if budgets is None else [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
-    progress = Progress(_log.info)
-    deadline = Deadline.after(seconds, progress=progress)
-    moves = Offload.of(offload)
+    budgets_bytes, moves = _read(budgets, total_bytes), Offload.read(offload, profile.offload)
+    if moves is not None and moves.pins:
+        raise PinError(f"a frontier has no pins, and offload= has {moves.pins}: give `solve` a budget with them")
+    deadline = Deadline.after(seconds, progress=(progress := Progress(_log.info)))
     every = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
     candidates = every if every.road is None else every.waiting()
     solutions = sweep_until(
@@ -104,6 +103,15 @@ def frontier(
     if every.road is not None:
         plans = list(_beside(every, solutions, solver, deadline))
     return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest)
+
+
+def _read(budgets: Sequence[int | str] | None, total_bytes: int | None) -> list[int] | None:
+    """Read the budgets that are asked for, in bytes."""
+    if budgets is None:
+        return None
+    if isinstance(budgets, str) or not isinstance(budgets, Iterable):
+        raise BudgetError(f"budgets is a list such as ['8GB', '12GB']; this is {shown(budgets)}")
+    return [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
 
 
 def _beside(found: Candidates, solutions: Sequence[Solution], solver: str, deadline: Deadline) -> Iterator[Plan]:

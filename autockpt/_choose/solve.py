@@ -98,7 +98,10 @@ def solve(
     refuse_no_profile(profile)
     goal = Goal.of(budget, max_overhead, total_bytes=total_bytes)
     pins = Pins.of(keep, recompute)
-    return choose(profile, Asked(goal=goal, solver=solver, seconds=seconds, pins=pins, offload=Offload.of(offload)))
+    return choose(
+        profile,
+        Asked(goal=goal, solver=solver, seconds=seconds, pins=pins, offload=Offload.read(offload, profile.offload)),
+    )
 
 
 @contextlib.contextmanager
@@ -210,13 +213,14 @@ def _moving(
     """
     best: Solution | None = None
     later = deadline.again(MOVING * asked.seconds)
-    if asked.goal.budget_bytes is not None:
+    pinned = candidates.offload is not None and bool(candidates.offload.pins)  # without moves there is no plan then
+    if asked.goal.budget_bytes is not None and not pinned:
         with contextlib.suppress(Infeasible):
             best = _solution(found, candidates.staying(), most_seconds, asked, deadline)
     if best is None or asked.solver not in SEARCHING:
         waiting = candidates.waiting()
         solution = waiting.judged(_solution(found, waiting, most_seconds, asked, later.share(0.5)))
-        if best is None and solution.status.value != "optimal":
+        if best is None and solution.status.value != "optimal" and not pinned:
             with contextlib.suppress(Infeasible, TooCostly):  # it looks among fewer
                 best = _solution(found, candidates.staying(), most_seconds, asked, later.share(0.5))
         best = solution if best is None else min(solution, best, key=lambda each: _worth(each, asked))

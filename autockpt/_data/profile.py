@@ -61,6 +61,8 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             was read stood: nodes that `create_graph` makes hold it.
         refusals: what cannot be replayed exactly, and why.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
+        offload: how fast tensors of the device get to the host and back, where that was measured; None elsewhere, and
+            in older files.
         notes: what could not be seen or put back, in words.
     """
 

@@ -9,6 +9,7 @@ import msgspec
 
 from .amounts import Bytes, Seconds
 from .files import Stored
+from .offload import Offload
 from .tables import (
     CallRecord,
     FunctionTable,
@@ -49,6 +50,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     kept_reads: tuple[tuple[Index, Index, Index], ...] = ()
     refusals: tuple[RefusedPart, ...] = ()
     buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
+    offload: Offload | None = None
     notes: tuple[str, ...] = ()
 
     def forward_until(self, tick: int) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
 
+import msgspec
 import torch
 
 from .. import _torch_private as private
@@ -111,6 +113,14 @@ def refuse_no_way(where: str, device: torch.device) -> None:
             raise NotApplicable(f"no tensor can wait in offload={where!r}: {error.__cause__}") from error
 
 
+def rates_of(device: torch.device) -> Offload | None:
+    """Measure how fast tensors of a device get to the host; None where none can go there, or it has no room now."""
+    with contextlib.suppress(NoRoom):
+        if device_of(device).lanes() is not None:
+            return with_measured_rates(Offload.of(HOST), device)
+    return None
+
+
 def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
     """Return where tensors may wait, with the rates that copies reach now; takes some 50 ms.
 
@@ -124,12 +134,13 @@ def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
     except NoRoom:  # which says nothing of smaller ones
         size = MEASURED_BYTES >> 8
         write, read = _seconds(stash, size, device)
-    return Offload(
-        where=offload.where,
+    return msgspec.structs.replace(
+        offload,
         write_rate=size / write,
         read_rate=size / read,
         move_seconds=few,
         measured=True,
+        assumed=False,
     )
 
 

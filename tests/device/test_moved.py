@@ -19,7 +19,7 @@ from autockpt import InvalidFile, NotApplicable, Offload, Plan, Segment
 from autockpt.solvers import simulate
 from tests.device.test_budget import hold
 from tests.device.twin import Outcome, blocks, outcome, plain_and_planned
-from tests.doors import Cuda, Lanes, NoRoom, find_planned, torch_private
+from tests.doors import Cuda, HostMemory, Lanes, NoRoom, find_planned, torch_private
 from tests.fake_cuda.device import Options, set_options
 
 Kind = Literal["saved", "boundary"]
@@ -259,7 +259,7 @@ def test_a_full_host_ends_the_forward_and_leaves_nothing() -> None:
     before = pinned_bytes()
     model, batch = blocks(6)
     autockpt.apply(model, plan=lagging(5, 2, "saved"))
-    with mock.patch("autockpt._stash.memory.HostMemory.take", side_effect=NoRoom("none")), pytest.raises(NoRoom):
+    with mock.patch.object(HostMemory, "take", side_effect=NoRoom("none")), pytest.raises(NoRoom):
         model(**batch)
     autockpt.remove(model)
     gc.collect()

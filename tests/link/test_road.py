@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
 import autockpt
-from autockpt import Offload, Profile
+from autockpt import Offload, PinError, Profile
 from tests.doors import Ends, LinkClock, Move, Road, Trip
 
 
@@ -157,3 +160,51 @@ def test_a_frontier_with_moves_is_nowhere_above_the_one_without() -> None:
     for plan in alone.plans:
         within = [each for each in moving.plans if each.peak_bytes <= plan.peak_bytes]
         assert within and min(each.recompute_seconds for each in within) <= plan.recompute_seconds * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["saved", "boundary"])
+def test_calls_that_must_move_do_and_no_other_has_to(kind: Literal["saved", "boundary"]) -> None:
+    where = Offload.of("host@1MB/s", **{kind: ["2", "4"]})
+    plan = autockpt.solve(profile(), profile().plain_peak_bytes, seconds=LONG, offload=where)
+    assert [(segment.calls, segment.offload) for segment in plan.segments] == [(("2#0",), kind), (("4#0",), kind)]
+    assert plan.offload == where
+
+
+def test_pins_of_moves_go_with_others() -> None:
+    where = Offload.of("host@10000GB/s", boundary="2")
+    plan = autockpt.solve(profile(), half(), seconds=LONG, offload=where, recompute="4", keep="1")
+    found = {segment.calls[0]: segment.offload for segment in plan.segments}
+    assert found["2#0"] == "boundary" and not any(call.startswith("1") and how is None for call, how in found.items())
+
+
+@pytest.mark.parametrize(
+    ("given", "pins", "said"),
+    [
+        ({"boundary": "blocks.2"}, {}, "no call of the step matches 'blocks.2'"),
+        ({"saved": "2"}, {"recompute": "2"}, "cannot"),
+        ({"boundary": "2"}, {"keep": "2"}, "cannot be moved"),
+    ],
+)
+def test_pins_of_moves_that_cannot_be_honoured(given: dict[str, str], pins: dict[str, str], said: str) -> None:
+    with pytest.raises(PinError, match=said):
+        autockpt.solve(profile(), half(), offload=Offload.of("host", **given), **pins)  # type: ignore[arg-type]
+
+
+def test_a_pin_of_moves_is_text_and_frontiers_have_none() -> None:
+    with pytest.raises(PinError, match="pattern"):
+        Offload.of("host", saved=[3])  # type: ignore[list-item]
+    with pytest.raises(PinError, match="no pins"):
+        autockpt.frontier(profile(), offload=Offload.of("host", saved="2"))
+
+
+def test_rates_that_were_measured_where_a_step_was_recorded_are_those_of_its_plans(tmp_path: Path) -> None:
+    known = Offload(where="host", write_rate=1e13, read_rate=1e13, measured=True)
+    step = msgspec.structs.replace(profile(), offload=known)
+    step.save(tmp_path / "profile.json")
+    step = Profile.load(tmp_path / "profile.json")
+    assert autockpt.solve(step, half(), seconds=LONG, offload="host").offload == known
+    given = autockpt.solve(step, half(), seconds=LONG, offload="host@9000GB/s").offload
+    assert given is not None and given.write_rate == 9e12
+    pinned = autockpt.solve(step, half(), seconds=LONG, offload=Offload.of("host", saved="2")).offload
+    assert pinned == msgspec.structs.replace(known, saved=("2",))
+    assert autockpt.solve(step, half(), offload="/tmp") is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ..._data.errors import NotApplicable
 from ..._data.offload import Offload
 from ..._data.profile import Profile
+from ..._index.profile_index import Index
 from ..._link.road import Road
 from ..._link.search import Search, with_waits
 from ...solvers.deadline import NEVER, Deadline
@@ -20,7 +21,6 @@ from ...solvers.problem import Problem, Solution
 from .effects import PlannedReplay
 from .moves import later_ends, moves_of, road_of
 from .problem import state_problem
-from .profile_index import Index
 from .search import find_replays
 
 

@@ -18,9 +18,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..._data.plan import Segment
+from ..._index.profile_index import Index, Members
 from ..._link.road import Move
 from .copies import Copies, copies_of
-from .profile_index import Index, Members
 from .replay_peak import replay_peak
 from .units import kept_and_skipped
 

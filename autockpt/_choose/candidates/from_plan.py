@@ -8,12 +8,12 @@ from ..._data.errors import NotApplicable
 from ..._data.offload import ASSUMED_HOST_RATE, HOST, Offload
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
+from ..._index.profile_index import Index, Members
 from ..._link.road import Road
 from ...solvers.units import listed
 from . import Candidates
 from .effects import PlannedReplay, replay_of
 from .moves import move_boundary, move_saved
-from .profile_index import Index, Members
 from .units import kept_and_skipped
 
 UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_HOST_RATE)

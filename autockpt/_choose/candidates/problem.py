@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..._index.profile_index import Index, Ints
 from ...solvers.judge import course
 from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
 from .effects import PlannedReplay
-from .profile_index import Index, Ints
 
 
 def state_problem(index: Index, replays: Sequence[PlannedReplay]) -> tuple[Problem, tuple[int, ...], tuple[int, ...]]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..._data.profile import Profile
-from ..._data.rooflines import host_costs
+from .._data.profile import Profile
+from .._data.rooflines import host_costs
 from .passes import Passes
 from .products import multiplies
 from .tree import Given, make_tree, number_calls
