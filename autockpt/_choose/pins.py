@@ -68,6 +68,8 @@ def _leaves(index: Index, replay: PlannedReplay, call: int) -> bool:
     """Whether nothing of a call runs again in a segment that covers it."""
     if replay.segment.offload == "saved":
         return not _apart(index, replay, call)
+    if not replay.alone:
+        return False
     functions = {f for f in index.within((call,), index.functions) if not index.is_free(f)}
     return bool(functions) and functions <= replay.alone
 

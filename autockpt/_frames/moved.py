@@ -126,7 +126,8 @@ class Moves:
             moved = known[2]() if known is not None and alive else None
             if moved is None:
                 # What others share that count changes by themselves may be written to before it has gone.
-                shared = span_bytes(whole) < tensor.untyped_storage().nbytes()
+                all_of_it = whole if told_by_bytes(whole) else tensor
+                shared = span_bytes(all_of_it) < tensor.untyped_storage().nbytes()
                 moved = MovedStorage(self._stash, tensor.detach(), None if shared else self._underway)
                 self._known[id(whole)] = weakref.ref(whole), version, weakref.ref(moved)
             return moved

@@ -13,7 +13,8 @@ from torch import nn
 
 import autockpt
 from autockpt import Offload, PinError, Profile
-from tests.doors import Ends, LinkClock, Move, Road, Trip
+from autockpt.solvers import simulate
+from tests.doors import Ends, LinkClock, Move, Road, Trip, find_candidates
 
 
 @functools.cache
@@ -133,6 +134,20 @@ def test_a_plan_counts_what_it_waits_for_and_judges_itself_alike() -> None:
     plan = autockpt.solve(profile(), half(), seconds=LONG, offload="host@10000GB/s")
     assert plan.timeline(profile()).peak_bytes == plan.peak_bytes
     assert plan.recompute_seconds >= sum(segment.recompute_seconds for segment in plan.segments) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_the_peak_of_a_plan_is_that_of_its_moves_by_themselves(share: float) -> None:
+    """It was above the budget: a hold that ended within a step of the problem lasted to the end of time."""
+    static = profile().static.total_bytes
+    budget = static + int(share * (profile().plain_peak_bytes - static))
+    candidates = find_candidates(profile(), offload=Offload.of("host@10000GB/s"))
+    moves = [i for i, each in enumerate(candidates.replays) if each.segment.until is not None]
+    for move in moves:
+        alone = candidates.like([candidates.replays[move]])
+        assert simulate(alone.problem, (0,)).peak_bytes == simulate(candidates.problem, (move,)).peak_bytes
+    plan = autockpt.solve(profile(), budget, seconds=LONG, offload="host@10000GB/s")
+    assert plan.peak_bytes <= budget
 
 
 def test_the_lowest_peak_is_as_low_with_copies_beside_the_computing() -> None:
