@@ -190,7 +190,7 @@ def _solution(
     except Infeasible as error:
         if error.chosen is None or budget_bytes is None:
             raise
-        unpinned_bytes = None if candidates is found else _minimum_bytes(found, asked, deadline)
+        unpinned_bytes = _minimum_bytes(found, asked, deadline) if asked.pins else None
         parts = peak_parts(candidates, error.chosen)
         raise error.carrying(
             plan=_carried(candidates, error, asked),

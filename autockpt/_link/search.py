@@ -170,17 +170,15 @@ class Search(Generic[Each]):
         def waits() -> float:
             return more_seconds(self._road, [among[i] for i in plan()])
 
-        least, stuck, better = waits(), set[int](), True
+        least, better = waits(), True
         while least > 0.0 and better:
             better = False
             for number, group in enumerate(groups):
-                if number in stuck or places[number] + 1 == len(group):
-                    continue
-                places[number] += 1
-                if judge.peak(plan()) <= budget_bytes and (now := waits()) <= least:
-                    least, better = now, True
-                else:
-                    places[number] -= 1
-                    stuck.add(number)
+                if places[number] + 1 < len(group):
+                    places[number] += 1
+                    if judge.peak(plan()) <= budget_bytes and (now := waits()) <= least:
+                        least, better = now, True
+                    else:
+                        places[number] -= 1
         chosen = judged(problem, plan(), solver=solution.solver, notes=solution.notes)
         return among, with_waits(self._road, among, chosen)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import autockpt
-from autockpt import Offload, PinError, Profile
+from autockpt import Infeasible, Offload, PinError, Profile
 from autockpt.solvers import simulate
 from tests.doors import Ends, LinkClock, Move, Road, Trip, find_candidates
 
@@ -136,7 +136,13 @@ def test_a_plan_counts_what_it_waits_for_and_judges_itself_alike() -> None:
     assert plan.recompute_seconds >= sum(segment.recompute_seconds for segment in plan.segments) * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_a_budget_that_nothing_meets_names_no_pins_where_there_are_none() -> None:
+    with pytest.raises(Infeasible) as caught:
+        autockpt.solve(profile(), profile().static.total_bytes + 1, seconds=LONG, offload="host@10000GB/s")
+    assert caught.value.unpinned_minimum_bytes is None and "without" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.5, 0.7])
 def test_the_peak_of_a_plan_is_that_of_its_moves_by_themselves(share: float) -> None:
     """It was above the budget: a hold that ended within a step of the problem lasted to the end of time."""
     static = profile().static.total_bytes
