@@ -1,4 +1,4 @@
-"""Seconds at the ticks of a recorded step: those of forward were recorded, those of backward where a step was timed."""
+"""Seconds at the ticks of a recorded step: those of forward were recorded, those of backward are in proportion."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .._data.profile import Profile
 class Clock:
     """Tells when a tick of the plain step is, in seconds from its beginning.
 
-    Backward takes what the step took besides forward. Where it was not timed save by save, what was saved late in
-    forward is read early, in proportion.
+    Backward takes what the step took besides forward, and is not timed read by read: what was saved late in forward is
+    read early, in proportion.
 
     Args:
         profile: the recorded step.

@@ -98,7 +98,8 @@ def apply(
             its time, and ``"always"`` all of them; where one differs, backward raises `ReplayError`.
         offload: where tensors may wait off the device from forward to backward, where that is cheaper than to recompute
             them: ``"host"`` for a model on a device, a folder for one on a CPU. How fast that is is measured now, or
-            given: ``"host@25GB/s"``. With a plan that moves tensors, where they wait. None for nowhere.
+            given: ``"host@25GB/s"``. `Offload.of` names calls that must move besides. With a plan that moves tensors,
+            where they wait. None for nowhere.
         strict: whether a later step that no plan holds to the budget raises `Infeasible`; else it runs under the lowest
             plan, with a warning.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 from collections import deque
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from unittest import mock
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -59,23 +61,22 @@ def lagging(count: int, lag: int | None, *kinds: Kind) -> Plan:
 
 @dataclass(eq=False)
 class _Asked:
-    copy: Callable[[], object]
+    copy: Callable[[], object] | None
     after: _Asked | None
-    done: bool = False
 
     def run(self) -> None:
-        if not self.done:
-            self.done = True
+        copy, self.copy = self.copy, None
+        if copy is not None:
             if self.after is not None:
                 self.after.run()
-            self.copy()
+            copy()
 
 
 @dataclass
 class LateLanes:
     """A link that is as slow as can be: nothing is copied before somebody waits for it, and then in order.
 
-    Memory that is let go of before that has other bytes by then.
+    Until then it holds the memory of what it copies: whoever lets go of that without waiting peaks higher.
     """
 
     asked: dict[str, deque[_Asked]] = field(default_factory=lambda: {"out": deque(), "back": deque()})
@@ -95,6 +96,12 @@ class LateLanes:
 
 @pytest.fixture(name="late")
 def late_lanes() -> Iterator[LateLanes]:
+    with slow() as found:
+        yield found
+
+
+@contextlib.contextmanager
+def slow() -> Iterator[LateLanes]:
     found = LateLanes()
     with mock.patch.object(Cuda, "lanes", lambda _: found):
         yield found
@@ -125,14 +132,13 @@ def test_a_plan_that_moves_is_the_plain_step(kinds: tuple[Kind, ...], lag: int |
 
 @pytest.mark.parametrize("lag", [None, 1, 3])
 @pytest.mark.parametrize("kinds", KINDS, ids=str)
-def test_nothing_goes_before_its_copy_is_over_however_slow_that_is(
-    kinds: tuple[Kind, ...], lag: int | None, late: LateLanes
-) -> None:
-    found = run_under(lagging(5, lag, *kinds))
-    assert outcome(found) == [True] * len(found.plain.left)
-    assert late.late > 1 or lag is None
+def test_nothing_goes_before_its_copy_is_over_however_slow_that_is(kinds: tuple[Kind, ...], lag: int | None) -> None:
     prompt = run_under(lagging(5, lag, *kinds))
+    with slow() as lanes:
+        found = run_under(lagging(5, lag, *kinds))
+    assert outcome(found) == [True] * len(found.plain.left)
     assert found.planned.peaks == prompt.planned.peaks
+    assert lanes.late > 1 or lag is None
 
 
 @pytest.mark.parametrize("lag", [None, 1, 2, 4])
@@ -279,6 +285,28 @@ def test_lanes_are_streams_of_their_own() -> None:
         lanes.run(way, lambda: seen.append(torch.cuda.current_stream()))
     assert seen[0] == seen[2] != seen[1]
     assert torch.cuda.current_stream() == torch.cuda.default_stream() not in seen
+
+
+def test_a_recorded_step_knows_how_fast_the_link_is() -> None:
+    model, batch = blocks(4)
+    before = pinned_bytes()
+    profile = autockpt.profile(model, batch)
+    gc.collect()
+    assert pinned_bytes() == before
+    assert profile.offload is not None and profile.offload.measured and profile.offload.is_host
+    budget = int(0.9 * profile.plain_peak_bytes)
+    found = autockpt.solve(profile, budget, offload=Offload.of("host", saved="2")).offload
+    assert found == msgspec.structs.replace(profile.offload, saved=("2",))
+
+
+def test_training_with_a_call_that_must_move() -> None:
+    where = Offload.of("host@1MB/s", boundary="3")
+    found = plain_and_planned(
+        lambda: blocks(6), apply=lambda run, budget: autockpt.apply(run.model, "1GB", offload=where)
+    )
+    assert outcome(found) == [True] * len(found.plain.left)
+    assert found.plan is not None
+    assert [(each.calls, each.offload) for each in found.plan.segments] == [(("3#0",), "boundary")]
 
 
 def test_a_folder_takes_no_tensors_of_a_device() -> None:
