@@ -1,12 +1,21 @@
-"""Draw the picture of the README: `make picture`."""
+"""Draw the pictures of the README and of the pages: `make picture`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from autockpt import Profile, solve
 
-PICTURE = Path(__file__).parent / "pictures" / "memory.png"
+PICTURES = Path(__file__).parent / "pictures"
+PICTURE = PICTURES / "memory.png"
+
+MOVES = Path(__file__).parents[1] / "benchmarks" / "offload" / "results.json"
+LINES = {"recompute": "recompute alone", "25GB/s": "and move, 25 GB/s", "50GB/s": "and move, 50 GB/s"}
+DRAWN = (("gpt2-xl", "a100-80gb", "GPT-2 XL, A100"), ("gpt2-xl", "h100", "GPT-2 XL, H100"))
 
 
 def draw() -> None:
@@ -16,5 +25,25 @@ def draw() -> None:
     figure.savefig(PICTURE, dpi=144, metadata={"Software": None})
 
 
+def draw_moves() -> None:
+    """Draw what budgets cost with and without moves beside the computing, as `benchmarks/offload` predicts it."""
+    rows = json.loads(MOVES.read_text())["rows"]
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(DRAWN), sharey=True)
+    for axes, (model, device, title) in zip(panels, DRAWN, strict=True):
+        own = [row for row in rows if (row["model"], row["device"]) == (model, device)]
+        for name, label in LINES.items():
+            points = [(100 * row["share"], row[name]["overhead"]) for row in own if row[name]["overhead"] is not None]
+            axes.plot([x for x, _ in points], [100 * y for _, y in points], marker="o", label=label)
+        axes.set_title(f"{title} (predicted)", loc="left", fontsize="medium")
+        axes.set_xlabel("budget, % of what a plain step adds")
+        axes.set_ylim(bottom=0)
+    panels[0].set_ylabel("overhead, %")
+    panels[0].legend(frameon=False, fontsize="small")
+    figure.savefig(PICTURES / "moving.png", dpi=144, metadata={"Software": None})
+
+
 if __name__ == "__main__":
     draw()
+    draw_moves()

@@ -76,6 +76,10 @@ class Deadline:
         """The deadline of something that may take this part of the time left."""
         return replace(self, at=(self.clock or time.perf_counter)() + part * self.left)
 
+    def again(self, seconds: float) -> Deadline:
+        """The deadline of what follows, so many seconds from now."""
+        return replace(self, at=(self.clock or time.perf_counter)() + seconds)
+
     def first_of(self, found: Iterable[T]) -> Iterator[T]:
         """Yield the first of what is found, and what follows until time is up."""
         for each in found:

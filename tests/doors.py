@@ -12,14 +12,12 @@ import importlib.util
 from autockpt import _HOME as HOMES
 from autockpt._choose import solve as solving
 from autockpt._choose.bound import lay_out, least_seconds
-from autockpt._choose.candidates import Candidates, find_candidates, profile_index
+from autockpt._choose.candidates import Candidates, find_candidates
 from autockpt._choose.candidates import runs as candidate_runs
 from autockpt._choose.candidates.effects import PlannedReplay, replay_of
 from autockpt._choose.candidates.entering import entering_bytes
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
-from autockpt._choose.candidates.products import multiplies
-from autockpt._choose.candidates.profile_index import Index as ProfileIndex
 from autockpt._choose.candidates.runs import runs_of, sibling_rows
 from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin
@@ -60,6 +58,12 @@ from autockpt._fit.held import held_by
 from autockpt._fit.sized import Batches, samples_of
 from autockpt._fit.switches import switches
 from autockpt._fit.timed import carried, is_carried
+from autockpt._index import profile_index
+from autockpt._index.products import multiplies
+from autockpt._index.profile_index import Index as ProfileIndex
+from autockpt._link.clock import Clock as LinkClock
+from autockpt._link.ends import Ends
+from autockpt._link.road import Move, Road, Trip
 from autockpt._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from autockpt._show.explain.chart import LAYERS as CHART_LAYERS
 from autockpt._show.explain.chart import timeline_chart
@@ -100,6 +104,8 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._device import Event as AllocatorEvent
     from autockpt._device import clock as device_clock
     from autockpt._device.cpu import Cpu
+    from autockpt._device.cuda import Cuda
+    from autockpt._device.lanes import Lanes
     from autockpt._frames import held as frames_held
     from autockpt._frames import recording as frames_recording
     from autockpt._frames import slots as frames_slots

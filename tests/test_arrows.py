@@ -35,6 +35,8 @@ BELOW_TRAIN = {
     "_optimizer",
     "_record",
     "solvers",
+    "_link",
+    "_index",
     "_choose",
     "_frames",
     "_compare",
@@ -66,15 +68,17 @@ LEFT_OF = {
     },
     "_batches": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_record"},
     "_world": {"_data", "_torch_private", "_calls", "_optimizer", "_ranks", "_record"},
-    "_choose": {"_data", "solvers"},
-    "_fit": {"_data", "solvers", "_choose"},
+    "_link": {"_data", "solvers"},
+    "_index": {"_data"},
+    "_choose": {"_data", "_link", "_index", "solvers"},
+    "_fit": {"_data", "_index", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
     "_compare": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames"},
     "_install": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames", "_compare"},
-    "_tell": {"_data", "_torch_private", "_device", "_calls", "solvers", "_choose", "_frames", "_install"},
+    "_tell": {"_data", "_index", "_torch_private", "_device", "_calls", "solvers", "_choose", "_frames", "_install"},
     "_train": BELOW_TRAIN,
     "_check": BELOW_TRAIN | {"_train"},
-    "_show": {"_data", "_record", "solvers", "_choose", "_fit", "_tell", "_train", "_check"},
+    "_show": {"_data", "_index", "_record", "solvers", "_choose", "_fit", "_tell", "_train", "_check"},
     "_cli": {
         "_data",
         "_device",
@@ -104,7 +108,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = BELOW_TRAIN - {"_data", "solvers", "_choose"} | {"_train", "_check", "_world"}
+WITH_TORCH = BELOW_TRAIN - {"_data", "solvers", "_link", "_index", "_choose"} | {"_train", "_check", "_world"}
 """Rooms that may import torch at module level."""
 
 

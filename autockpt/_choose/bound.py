@@ -9,10 +9,10 @@ from __future__ import annotations
 import bisect
 import math
 
+from .._index.profile_index import Index
 from ..solvers.bound import Lives, peak_bound
 from ..solvers.dataflow import Dataflow, Item, Unit
 from .candidates.problem import base_steps
-from .candidates.profile_index import Index
 
 BOUND_SECONDS = 1.0
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from .._data.errors import PinError
 from .._data.frontier import Frontier
 from .._data.goal import refuse_no_number, refuse_no_seconds
 from .._data.offload import Offload
@@ -15,15 +16,20 @@ from ..solvers.common import dominated_by
 from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import BudgetError
 from ..solvers.frontier import POINTS, SECONDS, sweep_until
+from ..solvers.problem import Solution
+from ..solvers.registry import SEARCHING
 from ..solvers.units import shown
 from .bound import BOUND_SECONDS, lay_out, least_seconds
-from .candidates import find_candidates
+from .candidates import Candidates, find_candidates
 from .solve import believed, for_candidates, make_plan
 
 _log = logging.getLogger("autockpt")
 
 SEARCH_SHARE = 0.8
 """Share of the time for finding plans; lower bounds get the rest."""
+
+MOVING_SHARE = 0.3
+"""The same where tensors may be moved beside the computing; looking for what to move has the rest."""
 
 
 def frontier(
@@ -69,19 +75,18 @@ def frontier(
     refuse_no_profile(profile)
     refuse_no_seconds(seconds)
     refuse_no_number("points", points, 2)
-    if budgets is not None and (isinstance(budgets, str) or not isinstance(budgets, Iterable)):
-        raise BudgetError(f"budgets is a list such as ['8GB', '12GB']; this is {shown(budgets)}")
-    budgets_bytes = None if budgets is None else [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
-    progress = Progress(_log.info)
-    deadline = Deadline.after(seconds, progress=progress)
-    moves = Offload.of(offload)
-    candidates = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
+    budgets_bytes, moves = _read(budgets, total_bytes), Offload.read(offload, profile.offload)
+    if moves is not None and moves.pins:
+        raise PinError(f"a frontier has no pins, and offload= has {moves.pins}: give `solve` a budget with them")
+    deadline = Deadline.after(seconds, progress=(progress := Progress(_log.info)))
+    every = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
+    candidates = every if every.road is None else every.waiting()
     solutions = sweep_until(
         candidates.problem,
         solver=solver,
         points=points,
         budgets_bytes=budgets_bytes,
-        deadline=deadline.share(SEARCH_SHARE),
+        deadline=deadline.share(SEARCH_SHARE if every.road is None else MOVING_SHARE),
     )
     operators, proven_seconds = lay_out(candidates.index), 0.0
     plans: list[Plan] = []
@@ -95,4 +100,33 @@ def frontier(
         known = None if found is None else proven_seconds
         plans.append(make_plan(candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=known))
     lowest = dominated_by(candidates.problem, solutions[-1].chosen)
+    if every.road is not None:
+        plans = list(_beside(every, solutions, solver, deadline))
     return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest)
+
+
+def _read(budgets: Sequence[int | str] | None, total_bytes: int | None) -> list[int] | None:
+    """Read the budgets that are asked for, in bytes."""
+    if budgets is None:
+        return None
+    if isinstance(budgets, str) or not isinstance(budgets, Iterable):
+        raise BudgetError(f"budgets is a list such as ['8GB', '12GB']; this is {shown(budgets)}")
+    return [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
+
+
+def _beside(found: Candidates, solutions: Sequence[Solution], solver: str, deadline: Deadline) -> Iterator[Plan]:
+    """Move tensors beside the computing where that is cheaper, from the lowest peak on.
+
+    Plans that another beats in both peak and seconds are left out.
+    """
+    waiting, kept = found.waiting(), list[tuple[Candidates, Solution]]()
+    for left, solution in zip(range(len(solutions), 0, -1), reversed(solutions), strict=True):
+        among, own = waiting, waiting.judged(solution)
+        if left > 1 and solver in SEARCHING:
+            until = deadline.share(1 / (left - 1))
+            among, own = found.beside(own, own.peak_bytes, solver=solver, deadline=until)
+        if not kept or own.recompute_seconds < kept[-1][1].recompute_seconds or left == 1:
+            kept = [each for each in kept if each[1].peak_bytes < own.peak_bytes]
+            kept.append((among, own))
+    for among, own in reversed(kept):
+        yield make_plan(among, own, budget_bytes=own.peak_bytes, lower_bound_seconds=None)

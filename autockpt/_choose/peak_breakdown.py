@@ -11,11 +11,11 @@ import numpy as np
 from .._data.keys import label
 from .._data.profile import Profile
 from .._data.timeline import PeakParts
+from .._index.profile_index import Index
 from ..solvers import simulate
 from ..solvers.common import Plan as Chosen
 from ..solvers.units import format_like
 from .candidates import Candidates
-from .candidates.profile_index import Index
 from .timeline import split_levels
 
 ELSEWHERE, LOSS, LOOP = "by something in the model", "by the loss", "by what runs before the model"

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from .._data.errors import PinError
 from .._data.goal import Patterns, Pins
 from .._data.tables import CallRecord
+from .._index.profile_index import Index
 from ..solvers.pins import coverable
 from ..solvers.units import listed
 from .candidates import Candidates
 from .candidates.effects import PlannedReplay
-from .candidates.profile_index import Index
 
 NEAREST = 3
 
@@ -33,28 +33,20 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
     Raises:
         PinError: a pattern matches no call; a call is to be both kept and recomputed; a call cannot be recomputed.
     """
-    if not pins:
+    moving = candidates.offload.pins if candidates.offload is not None else {}
+    if not pins and not moving:
         return candidates
-    index, replays = candidates.index, candidates.replays
+    index, replays, everything = candidates.index, candidates.replays, range(len(candidates.replays))
+    moved = {call: (kind, how) for kind, given in moving.items() for call, how in _matches(index, given).items()}
     kept, again = _matches(index, pins.keep), _matches(index, pins.recompute)
     _refuse_both(index, kept, again)
-    required = _outermost(index, again)
-    functions = {call: {f for f in index.within((call,), index.functions) if not index.is_free(f)} for call in again}
-
-    def apart(replay: PlannedReplay, call: int) -> bool:
-        return replay.stop <= call or index.nodes[call].stop <= replay.members[0]
-
-    def leaves_alone(replay: PlannedReplay, call: int) -> bool:
-        if replay.segment.offload == "saved":  # it moves what calls save, and runs nothing again
-            return not apart(replay, call)
-        return bool(functions[call]) and functions[call] <= replay.alone
-
-    everything = range(len(replays))
-    runs_again = [replay.segment.offload != "saved" for replay in replays]
-    keeping = [i for i in everything if not runs_again[i] or all(apart(replays[i], call) for call in kept)]
-    honouring = [i for i in keeping if not any(leaves_alone(replays[i], call) for call in again)]
-    for call in required:
-        covering = {i for i in everything if runs_again[i] and replays[i].members[0] <= call < replays[i].stop}
+    required = _outermost(index, (*again, *moved))
+    again_of = [replay.segment.offload != "saved" for replay in replays]
+    keeping = [i for i in everything if not again_of[i] or all(_apart(index, replays[i], call) for call in kept)]
+    honouring = [i for i in keeping if not any(_leaves(index, replays[i], call) for call in again)]
+    honouring = _moving(candidates, moved, honouring)
+    for call in _outermost(index, again):
+        covering = {i for i in everything if again_of[i] and replays[i].members[0] <= call < replays[i].stop}
         if why := _why_not(candidates, call, covering, keeping, honouring, pins):
             key = index.nodes[call].key
             raise PinError(f"{key!r}, which matches recompute={again[call]!r}, cannot be recomputed: {why}")
@@ -66,6 +58,32 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
             f"{listed(index.keys(required))} overlap. Pin a call around them instead."
         )
     return replace(candidates, problem=problem, replays=tuple(replays[i] for i in honouring))
+
+
+def _apart(index: Index, replay: PlannedReplay, call: int) -> bool:
+    return replay.stop <= call or index.nodes[call].stop <= replay.members[0]
+
+
+def _leaves(index: Index, replay: PlannedReplay, call: int) -> bool:
+    """Whether nothing of a call runs again in a segment that covers it."""
+    if replay.segment.offload == "saved":
+        return not _apart(index, replay, call)
+    if not replay.alone:
+        return False
+    functions = {f for f in index.within((call,), index.functions) if not index.is_free(f)}
+    return bool(functions) and functions <= replay.alone
+
+
+def _moving(candidates: Candidates, moved: Mapping[int, tuple[str, str]], honouring: list[int]) -> list[int]:
+    """Leave out what runs a call again, or moves it, in another way than it must be moved in."""
+    index, replays = candidates.index, candidates.replays
+    for call, (kind, pattern) in moved.items():
+        ways = {i for i in honouring if replays[i].members == (call,) and replays[i].segment.offload == kind}
+        honouring = [i for i in honouring if i in ways or _apart(index, replays[i], call)]
+        if not ways:
+            why = dict(candidates.refused).get(call, "nothing of it may wait, or other pins are against it")
+            raise PinError(f"{index.nodes[call].key!r}, which matches {kind}={pattern!r}, cannot be moved: {why}")
+    return honouring
 
 
 def _why_not(

@@ -20,7 +20,7 @@ from ..solvers.common import judged
 from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import TooCostly
 from ..solvers.lowest import least_peak_until
-from ..solvers.registry import named, solve_until
+from ..solvers.registry import SEARCHING, named, solve_until
 from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
 from .candidates.from_plan import find_planned
@@ -32,6 +32,9 @@ _log = logging.getLogger("autockpt")
 CANDIDATES_SHARE = 2 / 3
 """Before the solver starts, finding candidates may take this share of the solver's seconds. When they are up, the
 candidates are coarser. They are CPU seconds: on a busy machine the plan is as good, but comes later."""
+
+MOVING = 2.5
+"""Where tensors may wait elsewhere, so many times as long a search may take in all."""
 
 CLOSE = 1e-6
 """Relative tolerance: through rounding, a lower bound may lie this far above a plan's cost."""
@@ -67,9 +70,11 @@ def solve(
         keep: patterns of calls of which no part must run again. A pattern is a qualified name in which ``*`` matches
             anything, dots too; ``"h.3.mlp#1"`` is the second call of a module.
         recompute: patterns of calls that must run again, by themselves or inside a larger segment.
-        offload: where tensors may be moved off the device from forward to backward, if that is cheaper than recomputing
-            them: ``"host"``, or a folder. A move takes bytes divided by bandwidth, in each direction: 25 GB/s for the
-            host, 1 GB/s for a folder, or what is given, as in ``"host@50GB/s"``. None moves nothing.
+        offload: where tensors may wait off the device from forward to backward, where that is cheaper than to recompute
+            them: ``"host"``, or a folder. Copies to the host run beside the computing, and cost what the device waits
+            for them; the step waits for a file. Their rate is what was measured, or else 25 GB/s to the host and 1 GB/s
+            to a folder, or what is given, ``"host@50GB/s"``. The search takes longer then:
+            two and a half times `seconds`. None for nowhere.
 
     Returns:
         The plan; its predictions are the judge's.
@@ -93,7 +98,10 @@ def solve(
     refuse_no_profile(profile)
     goal = Goal.of(budget, max_overhead, total_bytes=total_bytes)
     pins = Pins.of(keep, recompute)
-    return choose(profile, Asked(goal=goal, solver=solver, seconds=seconds, pins=pins, offload=Offload.of(offload)))
+    return choose(
+        profile,
+        Asked(goal=goal, solver=solver, seconds=seconds, pins=pins, offload=Offload.read(offload, profile.offload)),
+    )
 
 
 @contextlib.contextmanager
@@ -129,10 +137,10 @@ def choose(
         found = find_candidates(profile, deadline=looking, offload=asked.offload)
     candidates = pin(found, asked.pins)
     deadline = Deadline.after(asked.seconds, clock=clock, progress=progress)
-    solution = _solution(found, candidates, most_seconds, asked, deadline)
-    if candidates.offload is not None and solution.status.value != "optimal":
-        later = Deadline.after(asked.seconds, clock=clock, progress=progress)
-        solution = _or_staying(solution, found, candidates, most_seconds, asked, later)
+    if candidates.offload is None:
+        solution = _solution(found, candidates, most_seconds, asked, deadline)
+    else:
+        candidates, solution = _moving(found, candidates, most_seconds, asked, deadline)
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
@@ -152,7 +160,7 @@ def restate(plan: Plan, profile: Profile, asked: Asked) -> Plan | None:
         candidates = find_planned(profile, plan)
     except NotApplicable:
         return None
-    solution = judged(candidates.problem, range(len(candidates.replays)), solver=plan.solver)
+    solution = candidates.judged(judged(candidates.problem, range(len(candidates.replays)), solver=plan.solver))
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     if solution.peak_bytes > budget_bytes:
         return None
@@ -182,7 +190,7 @@ def _solution(
     except Infeasible as error:
         if error.chosen is None or budget_bytes is None:
             raise
-        unpinned_bytes = None if candidates is found else _minimum_bytes(found, asked, deadline)
+        unpinned_bytes = _minimum_bytes(found, asked, deadline) if asked.pins else None
         parts = peak_parts(candidates, error.chosen)
         raise error.carrying(
             plan=_carried(candidates, error, asked),
@@ -195,15 +203,31 @@ def _solution(
         ) from None
 
 
-def _or_staying(
-    solution: Solution, found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
-) -> Solution:
-    """Search again without candidates that move tensors; return the better solution: with fewer, it gets further."""
-    try:
-        staying = _solution(found, candidates.staying(), most_seconds, asked, deadline)
-    except (Infeasible, TooCostly):
-        return solution
-    return min(solution, staying, key=lambda each: _worth(each, asked))
+def _moving(
+    found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
+) -> tuple[Candidates, Solution]:
+    """Choose what to recompute, and then what to move instead; with the candidates of which the choice is.
+
+    A budget that recomputing alone meets has a plan to begin from. For any other, and for the lowest peak, moves are
+    candidates as others are, for which the step waits; some of them may then be made beside the computing.
+    """
+    best: Solution | None = None
+    later = deadline.again(MOVING * asked.seconds)
+    pinned = candidates.offload is not None and bool(candidates.offload.pins)  # without moves there is no plan then
+    if asked.goal.budget_bytes is not None and not pinned:
+        with contextlib.suppress(Infeasible):
+            best = _solution(found, candidates.staying(), most_seconds, asked, deadline)
+    if best is None or asked.solver not in SEARCHING:
+        waiting = candidates.waiting()
+        solution = waiting.judged(_solution(found, waiting, most_seconds, asked, later.share(0.5)))
+        if best is None and solution.status.value != "optimal" and not pinned:
+            with contextlib.suppress(Infeasible, TooCostly):  # it looks among fewer
+                best = _solution(found, candidates.staying(), most_seconds, asked, later.share(0.5))
+        best = solution if best is None else min(solution, best, key=lambda each: _worth(each, asked))
+    if asked.solver not in SEARCHING or (best.status.value == "optimal" and not best.recompute_seconds):
+        return candidates, best
+    budget_bytes = asked.goal.budget_bytes or best.peak_bytes
+    return candidates.beside(best, budget_bytes, solver=asked.solver, deadline=later)
 
 
 def _worth(solution: Solution, asked: Asked) -> tuple[float, ...]:
@@ -224,7 +248,7 @@ def _minimum_bytes(candidates: Candidates, asked: Asked, deadline: Deadline) -> 
 def _carried(candidates: Candidates, error: Infeasible | TooCostly, asked: Asked) -> Plan:
     """Make a plan of the solution that an error carries; the plan's budget is its own peak."""
     notes = error.notes if isinstance(error, Infeasible) else ()
-    solution = judged(candidates.problem, error.chosen or (), solver=error.solver, notes=notes)
+    solution = candidates.judged(judged(candidates.problem, error.chosen or (), solver=error.solver, notes=notes))
     peak_bytes = solution.peak_bytes
     return make_plan(candidates, solution, budget_bytes=peak_bytes, lower_bound_seconds=None, pins=asked.pins)
 

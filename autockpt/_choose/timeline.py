@@ -16,11 +16,11 @@ import numpy.typing as npt
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._data.timeline import MemoryStep, MemoryTimeline, Phase
+from .._index.profile_index import Index, Ints
 from ..solvers import simulate
 from .candidates import Candidates
 from .candidates.from_plan import find_planned
 from .candidates.problem import base_level, held_until, levels, top_ticks
-from .candidates.profile_index import Index, Ints
 
 
 def predict_timeline(profile: Profile, plan: Plan) -> MemoryTimeline:

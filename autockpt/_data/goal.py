@@ -7,14 +7,14 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import msgspec
 
 from ..solvers.errors import MEANT_BYTES, BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
 from .amounts import Bytes
-from .errors import PinError
+from .keys import patterns
 from .offload import Offload
 
 _OTHERS = 'budget="min" asks for the lowest peak, max_overhead=0.15 for the lowest within 15 % recompute overhead'
@@ -135,16 +135,16 @@ class Pins:
         Raises:
             PinError: one is no text.
         """
-        return cls(keep=_patterns(keep), recompute=_patterns(recompute))
+        return cls(keep=patterns(keep), recompute=patterns(recompute))
 
     def __bool__(self) -> bool:
         return bool(self.keep or self.recompute)
 
     def __iter__(self) -> Iterator[str]:
         """Each kind that there is, as it was given: ``keep='lm_head'``."""
-        for option, patterns in (("keep", self.keep), ("recompute", self.recompute)):
-            if patterns:
-                yield f"{option}={(patterns[0] if len(patterns) == 1 else patterns)!r}"
+        for option, given in (("keep", self.keep), ("recompute", self.recompute)):
+            if given:
+                yield f"{option}={(given[0] if len(given) == 1 else given)!r}"
 
 
 NO_PINS = Pins()
@@ -213,12 +213,3 @@ def refuse_no_number(what: str, given: object, least: int) -> None:
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _patterns(given: Patterns) -> tuple[str, ...]:
-    several: Any = given  # users give whatever they like
-    patterns = tuple(several) if isinstance(several, Iterable) and not isinstance(several, str) else (several,)
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise PinError(f"a pin is a pattern of qualified names, such as '*.mlp', got {shown(pattern)}")
-    return patterns

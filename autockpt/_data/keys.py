@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import msgspec
+
+from ..solvers.units import shown
+from .errors import PinError
 
 CallKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+$")]
 """``qualified.name#occurrence``; the root is ``#0``. Occurrences count within the root's call."""
@@ -43,3 +47,17 @@ def label(call: str) -> str:
         return f"{label(call)}/{function}" if name else function
     name = name or "the whole model"
     return name if occurrence == "0" else f"{name}#{occurrence}"
+
+
+def patterns(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Read patterns of calls as users write them: one, or several.
+
+    Raises:
+        PinError: one is no text.
+    """
+    several: Any = given  # users give whatever they like
+    found = tuple(several) if isinstance(several, Iterable) and not isinstance(several, str) else (several,)
+    for pattern in found:
+        if not isinstance(pattern, str):
+            raise PinError(f"a pin is a pattern of qualified names, such as '*.mlp', got {shown(pattern)}")
+    return found

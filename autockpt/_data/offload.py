@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
 from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
+from .keys import patterns
 
 HOST = "host"
 """The host's memory, for tensors of a device; anything else is a folder."""
@@ -33,9 +36,14 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         read_rate: bytes a second on the way back.
         move_seconds: what each tensor takes besides, both ways together.
         measured: whether the rates were measured here, and neither given nor assumed.
+        assumed: whether they were assumed, so that what was measured takes their place.
+        saved: patterns of calls of which what they save must wait, as those of ``keep=`` in `apply`.
+        boundary: patterns of calls that must be recomputed, each by itself, from a boundary that waits. FairScale's
+            ``checkpoint_wrapper(module, offload_to_cpu=True)`` is one.
 
     Raises:
         BudgetError: a rate is not above 0, the place is none, or a time is below 0.
+        PinError: a pattern is no text.
 
     Example:
         >>> import autockpt
@@ -48,6 +56,9 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     read_rate: float
     move_seconds: float = ASSUMED_MOVE_SECONDS
     measured: bool = False
+    assumed: bool = False
+    saved: tuple[str, ...] = ()
+    boundary: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for rate in (self.write_rate, self.read_rate):
@@ -59,14 +70,53 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise BudgetError(f"offload says where tensors wait, 'host' or a folder, and not {shown(self.where)}")
 
     @classmethod
-    def of(cls, given: object) -> Offload | None:
-        """Read what a user gave: ``"host"``, or a folder; either with a rate, ``"host@25GB/s"``; None for nowhere.
+    def of(
+        cls, given: str | Offload, *, saved: str | Iterable[str] = (), boundary: str | Iterable[str] = ()
+    ) -> Offload:
+        """Read a place: ``"host"``, or a folder; either with a rate, ``"host@25GB/s"``, and with calls that must move.
+
+        Args:
+            given: the place. Where it has no rate, one is measured by `apply`, or was in the profile, or is assumed.
+            saved: patterns of calls of which what they save must wait.
+            boundary: patterns of calls that must be recomputed, each by itself, from a boundary that waits.
+
+        Returns:
+            Where tensors wait.
+
+        Raises:
+            BudgetError: it makes no sense.
+            PinError: a pattern is no text.
+
+        Example:
+            >>> import autockpt
+            >>> autockpt.Offload.of("host", boundary="h.0").boundary
+            ('h.0',)
+        """
+        found = cls.read(given)
+        if found is None:
+            raise BudgetError("offload is None, so nothing can wait anywhere")
+        return msgspec.structs.replace(found, saved=patterns(saved), boundary=patterns(boundary))
+
+    @classmethod
+    def read(cls, given: object, measured: Offload | None = None) -> Offload | None:
+        """Read what a user gave, which may be None for nowhere.
+
+        Args:
+            given: that.
+            measured: what was measured where the step was recorded, for a place that is given without a rate.
 
         Raises:
             BudgetError: it makes no sense.
         """
-        if given is None or isinstance(given, Offload):
-            return given
+        if given is None:
+            return None
+        found = given if isinstance(given, Offload) else cls._parsed(given)
+        if measured is None or not found.assumed or measured.where != found.where:
+            return found
+        return msgspec.structs.replace(measured, saved=found.saved, boundary=found.boundary)
+
+    @classmethod
+    def _parsed(cls, given: object) -> Offload:
         if not isinstance(given, str):
             raise BudgetError(
                 f"offload is {shown(given)}; give 'host', a folder such as '/scratch', or one of them with its rate: "
@@ -78,7 +128,13 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             return cls(where=_place(where), write_rate=each, read_rate=each)
         place = _place(given)
         assumed = ASSUMED_HOST_RATE if place == HOST else ASSUMED_FOLDER_RATE
-        return cls(where=place, write_rate=assumed, read_rate=assumed)
+        return cls(where=place, write_rate=assumed, read_rate=assumed, assumed=True)
+
+    @property
+    def pins(self) -> dict[Literal["saved", "boundary"], tuple[str, ...]]:
+        """The patterns of calls that must move, by what of them; nothing where there are none."""
+        found: dict[Literal["saved", "boundary"], tuple[str, ...]] = {"saved": self.saved, "boundary": self.boundary}
+        return {kind: given for kind, given in found.items() if given}
 
     @property
     def is_host(self) -> bool:
@@ -114,4 +170,6 @@ def _rate(given: str, rate: str) -> float:
 
 def is_rated(given: object) -> bool:
     """Whether what a user gave says how fast it is."""
-    return isinstance(given, Offload) or (isinstance(given, str) and given.rpartition("@")[2].strip().endswith("/s"))
+    if isinstance(given, Offload):
+        return not given.assumed
+    return isinstance(given, str) and given.rpartition("@")[2].strip().endswith("/s")

@@ -43,6 +43,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         kept_bytes: predicted bytes that its units leave alive besides.
         offload: what of it waits off the device from forward to backward: its ``boundary``, where it is recomputed; or
             what its one call ``saved``, which then is not. None for nothing.
+        until: call at whose end, in forward, that has left the device, and as whose backward begins it comes back: it
+            is copied beside the computing. None where the step waits for the copies.
         moved_bytes: predicted bytes that do.
     """
 
@@ -57,6 +59,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     boundary_bytes: Bytes = 0
     kept_bytes: Bytes = 0
     offload: Literal["boundary", "saved"] | None = None
+    until: CallKey | None = None
     moved_bytes: Bytes = 0
 
 
@@ -121,6 +124,8 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         for segment in self.segments:
             if not segment.calls:
                 raise InvalidFile("a segment of the plan has no calls")
+            if segment.until is not None and segment.offload is None:
+                raise InvalidFile(f"the segment of {shown(segment.calls[0])} says until when, and moves nothing")
             if segment.offload == "saved" and (len(segment.calls) > 1 or segment.keep or segment.skip):
                 raise InvalidFile(
                     f"the segment of {shown(segment.calls[0])} moves what its calls save: it is one call, without units"

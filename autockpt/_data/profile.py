@@ -64,6 +64,8 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         refusals: what cannot be replayed exactly, and why.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
         world: the ranks on one of which it is, where it was recorded without the others.
+        offload: how fast tensors of the device get to the host and back, where that was measured; None elsewhere, and
+            in older files.
         notes: what could not be seen or put back, in words.
     """
 

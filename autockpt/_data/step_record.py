@@ -9,6 +9,7 @@ import msgspec
 
 from .amounts import Bytes, Seconds
 from .files import Stored
+from .offload import Offload
 from .tables import (
     CallRecord,
     FunctionTable,
@@ -51,6 +52,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     refusals: tuple[RefusedPart, ...] = ()
     buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
     world: World | None = None
+    offload: Offload | None = None
     notes: tuple[str, ...] = ()
 
     def forward_until(self, tick: int) -> int:

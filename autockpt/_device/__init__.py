@@ -5,6 +5,7 @@ cpu.py, cuda.py, other.py   one file a kind
 present.py   which devices this process uses
 tape.py      allocations and frees of a device, in order
 clock.py     time without waiting for the device
+lanes.py     copies to the host and back, beside the computing
 roofline.py  bytes and operations of operators, to predict seconds on a device that is not there
 
 A new kind is a file here and a line in `device_of`. The rates of devices that are not there lie in

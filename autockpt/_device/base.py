@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from .clock import Clock
+from .lanes import Lanes
 from .tape import AllocatorTape
 
 
@@ -82,6 +83,9 @@ class Device(Protocol):
 
     def clock(self) -> Clock:
         """Return a clock for what runs on it."""
+
+    def lanes(self) -> Lanes | None:
+        """Return what copies to the host and back beside the computing; None where nothing does."""
 
     def wait(self) -> None:
         """Wait until all work on it is done, and autograd's threads hold none of its results."""

@@ -43,6 +43,8 @@ class Cpu:
     def clock(self) -> Clock:
         return HostClock()
 
+    def lanes(self) -> None: ...
+
     def wait(self) -> None: ...
 
     def settle(self, results: Iterable[torch.Tensor | None]) -> None:

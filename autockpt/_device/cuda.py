@@ -16,6 +16,7 @@ from .. import _torch_private as private
 from .._data.devices import MARGIN
 from .base import Level
 from .clock import Clock
+from .lanes import Lanes
 from .tape import AllocatorTape
 
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
@@ -60,6 +61,9 @@ class Cuda:
 
     def clock(self) -> Clock:
         return EventClock(self.at)
+
+    def lanes(self) -> Lanes:
+        return Lanes(self.at)
 
     def wait(self) -> None:
         """Wait for the device, and until autograd's thread for it holds no gradients.

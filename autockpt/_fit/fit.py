@@ -251,7 +251,7 @@ class _Peaks:
     """Peaks of one model's steps on batches of any size, under the plans that peak lowest at some of them."""
 
     def __init__(self, batches: Batches, offload: str | None, tell: Tell) -> None:
-        self._batches, self._offload, self._tell = batches, Offload.of(offload), tell
+        self._batches, self._offload, self._tell = batches, Offload.read(offload), tell
         self.plain = functools.cache(lambda size: batches.at(size).plain_peak_bytes)
         self._profile = functools.cache(batches.at)
         self._under: list[Callable[[int], int]] = []

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from .._choose.candidates.profile_index import CASTS
 from .._data.profile import Profile
+from .._index.profile_index import CASTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from .._choose.candidates import Candidates
 from .._choose.candidates.effects import replay_of
-from .._choose.candidates.products import multiplies
-from .._choose.candidates.profile_index import Index, Members
 from .._data.profile import Profile
+from .._index.products import multiplies
+from .._index.profile_index import Index, Members
 from ..solvers import simulate
 
 FELL = 0.005

@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from .._choose.candidates.products import multiplies
 from .._data.devices import DEVICES, Roofline, named
 from .._data.profile import Profile
 from .._data.rooflines import ROOFLINES
+from .._index.products import multiplies
 
 WIDTHS = {"bf16": "half_flops", "fp16": "half_flops", "fp32": "single_flops"}
 """What words in a recipe's precision say of the elements that matrices have."""

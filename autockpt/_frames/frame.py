@@ -156,6 +156,10 @@ class Frame:
             if slot is not None:
                 yield number, slot
 
+    def was_given_nested(self) -> bool:
+        """Whether a nested tensor came from outside, whose lengths those inside have too."""
+        return any(type(held) is Detached and held.tensor().is_nested for held in self.boundary)
+
     def call_at(self, number: int) -> MemberCall:
         """The call that fills a slot."""
         return next(call for call in self.calls if call.end is None or call.end > number)

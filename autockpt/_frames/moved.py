@@ -17,12 +17,19 @@ import torch
 from torch import Tensor
 
 from .. import _torch_private
-from .._calls.layout import told_by_bytes
-from .._stash.base import SpilledTensor, Stash
-from .held import READ, Detached, check_unchanged, leaf_of, tags_of
+from .._calls.layout import span_bytes, told_by_bytes
+from .._stash.base import Stash
+from .._stash.overlap import OverlappedStash, Sent
+from .._stash.plan_stash import send
+from .held import READ, Changed, Detached, check_unchanged, leaf_of, tags_of
 from .slots import OwnedSlot
 
 SAVED = "a tensor that a moved call saved"
+
+CHANGED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation while it was moved "
+    "off the device. Keep the call, or change the tensor only after backward."
+)
 
 
 class MovedStorage:
@@ -30,16 +37,18 @@ class MovedStorage:
 
     __slots__ = ("__weakref__", "_back", "_waits")
 
-    def __init__(self, stash: Stash, tensor: Tensor) -> None:
+    def __init__(self, stash: Stash | OverlappedStash, tensor: Tensor, underway: list[Sent] | None) -> None:
         storage = tensor.untyped_storage()
         row = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
-        self._waits = SpilledTensor(stash, row)
+        self._waits = send(stash, row, tensor, underway)
         self._back: Tensor | None = None
 
     def bring_back(self) -> Tensor:
         """Return its bytes. A backward that keeps its graph gets some of its own: another one comes."""
         if self._back is not None:
             return self._back
+        if isinstance(self._waits, Sent) and self._waits.changed:
+            raise Changed(CHANGED)
         back = self._waits.restore()
         if not _torch_private.keeps_graph():
             self._back = back
@@ -86,12 +95,14 @@ class Moves:
 
     Args:
         stash: where they wait.
+        underway: takes what is copied beside the computing, until the call has ended that it may take as long as; None
+            where all waits for it.
     """
 
-    __slots__ = ("_known", "_stash")
+    __slots__ = ("_known", "_stash", "_underway")
 
-    def __init__(self, stash: Stash) -> None:
-        self._stash = stash
+    def __init__(self, stash: Stash | OverlappedStash, underway: list[Sent] | None = None) -> None:
+        self._stash, self._underway = stash, underway
         self._known: dict[int, tuple[weakref.ref[Tensor], int, weakref.ref[MovedStorage]]] = {}
 
     def storage_of(self, tensor: Tensor) -> MovedStorage | None:
@@ -114,7 +125,10 @@ class Moves:
             alive = known is not None and known[0]() is whole and known[1] == version
             moved = known[2]() if known is not None and alive else None
             if moved is None:
-                moved = MovedStorage(self._stash, tensor.detach())
+                # What others share that count changes by themselves may be written to before it has gone.
+                all_of_it = whole if told_by_bytes(whole) else tensor
+                shared = span_bytes(all_of_it) < tensor.untyped_storage().nbytes()
+                moved = MovedStorage(self._stash, tensor.detach(), None if shared else self._underway)
                 self._known[id(whole)] = weakref.ref(whole), version, weakref.ref(moved)
             return moved
 
@@ -123,15 +137,15 @@ class MovingPack:
     """The pack hook of a call whose saved tensors wait; it must hold nothing, as `Pack`.
 
     Args:
-        stash: where they wait.
+        moves: moves them.
         owners: parameters and buffers, by the keys of their storages.
         given: the call's arguments, of which those without a graph stay.
     """
 
     __slots__ = ("_moves", "_owners", "_stays")
 
-    def __init__(self, stash: Stash, owners: dict[int, Tensor], given: Iterable[Tensor]) -> None:
-        self._moves: Moves | None = Moves(stash)
+    def __init__(self, moves: Moves, owners: dict[int, Tensor], given: Iterable[Tensor]) -> None:
+        self._moves: Moves | None = moves
         self._owners = owners
         self._stays = {_torch_private.storage_key(tensor) for tensor in given if tensor.grad_fn is None}
 

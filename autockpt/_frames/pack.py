@@ -48,6 +48,9 @@ class Pack:
             if source is None:
                 return Detached(tensor, "a tensor that a kept call saved")
             self.sources.append(source)
+        elif type(tensor) is not Tensor and tensor.is_nested and not frame.was_given_nested():
+            self.slots.append(None)
+            return Detached(tensor, "a nested tensor")  # that of a replay would have lengths of its own
         slot = Slot(frame, tensor)
         self.slots.append(weakref.ref(slot))
         if frame.replayer.compares:

@@ -16,6 +16,7 @@ from .. import _torch_private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from .._device.present import also_drawn_from, captures_graph
+from .._stash.overlap import arrive
 from .frame import Replayer, unpack
 from .moved import Moves, MovingPack
 from .plain import Plain
@@ -63,7 +64,10 @@ def patched_forward(
         if functions is not None and not _compiled_inside(module):
             thread.watch = FunctionWatch(handle, functions, functools.partial(_function_member, scope, module))
             _torch_private.push_function_mode(thread.watch)
-        return forward(*args, **kwargs)
+        result = forward(*args, **kwargs)
+        if scope.underway:
+            _end(scope, scope.key, result)
+        return result
     finally:
         thread.scope, thread.watch = outer, watch
         try:
@@ -73,7 +77,7 @@ def patched_forward(
                 _torch_private.push_function_mode(watch)
         finally:
             if scope is not None:
-                scope.end_frame()
+                scope.end()
 
 
 def _compiled(
@@ -106,12 +110,15 @@ def _role(
     key, table = f"{name}#{occurrence}", outer.table
     place = table.members.get(key)
     if place is not None and grad and _may_join(table, place):
+        run: Callable[[tuple[Any, ...], dict[str, Any]], Any]
         if place.offload == "saved":
-            return functools.partial(_moving, outer, forward, module)
-        return functools.partial(_member, outer, forward, ModuleState(module, place.buffers), key, place)
+            run = functools.partial(_moving, outer, forward, module, place)
+        else:
+            run = functools.partial(_member, outer, forward, ModuleState(module, place.buffers), key, place)
+        return functools.partial(_ending, outer, key, run) if key in table.ends else run
     if grad and table.unplanned.has(name, occurrence) and _can_record():
         return functools.partial(table.unplanned.run, forward, module)
-    return Scope(handle, outer, key) if name in table.parents else None
+    return Scope(handle, outer, key) if name in table.parents or key in table.ends else None
 
 
 def _has_fast_path(module: nn.Module) -> bool:
@@ -188,7 +195,7 @@ def _member(
             mismatch(table, key, "begins its segment anew, since its calls do not run one after another in one forward")
         scope.begun.add(place.segment)
         scope.end_frame()
-        moves = Moves(table.stash.of(_device(args, kwargs))) if place.offload else None
+        moves = _moves(scope, place, args, kwargs) if place.offload else None
         frame = scope.open = Recording(place.segment, _replayer(scope, place.segment), moves)
     scope.inside, tries = True, _torch_private.tries_kernels()
     if tries:
@@ -205,13 +212,14 @@ def _member(
             _torch_private.try_kernels(True)
 
 
-def _moving(scope: Scope, forward: Function, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _moving(
+    scope: Scope, forward: Function, module: nn.Module, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Run a call whose saved tensors wait off the device."""
     scope.end_frame()
     if _torch_private.outer_hooks() is not None:  # such as save_on_cpu: they decide where tensors wait
         return forward(*args, **kwargs)
-    stash = scope.table.stash.of(_device(args, kwargs))
-    pack = MovingPack(stash, ModuleState(module, ()).owners, tensors((args, kwargs)))
+    pack = MovingPack(_moves(scope, place, args, kwargs), ModuleState(module, ()).owners, tensors((args, kwargs)))
     scope.inside = True
     try:
         _torch_private.push_hooks(pack.hook, unpack)
@@ -222,6 +230,29 @@ def _moving(scope: Scope, forward: Function, module: nn.Module, args: tuple[Any,
             _torch_private.pop_hooks()
         finally:
             pack.close()
+
+
+def _moves(scope: Scope, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Moves:
+    """Return what moves tensors of a call, or of its frame."""
+    stash = scope.table.stash.of(_device(args, kwargs))
+    return Moves(stash, None if place.until is None else scope.underway.setdefault(place.until, []))
+
+
+def _ending(
+    scope: Scope,
+    key: str,
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run a call at whose end some tensors have left the device."""
+    result = run(args, kwargs)
+    _end(scope, key, result)
+    return result
+
+
+def _end(scope: Scope, key: str, result: object) -> None:
+    arrive(scope.underway.pop(key, ()), tensors(result))
 
 
 def _replayer(scope: Scope, segment: int) -> Replayer:

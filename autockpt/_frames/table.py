@@ -27,6 +27,8 @@ class Place:
         selective: whether the segment has units that a replay does not run.
         offload: what waits off the device: the segment's ``boundary``, or what the call ``saved``, which then is not
             recomputed; None for nothing.
+        until: call at whose end that has left the device, and as whose backward begins it comes back; None where all
+            waits for it.
     """
 
     segment: int
@@ -35,6 +37,7 @@ class Place:
     linked: bool
     selective: bool
     offload: Literal["boundary", "saved"] | None = None
+    until: str | None = None
 
 
 class Replayers(Protocol):
@@ -67,6 +70,7 @@ class Table:
         replayers: gives frames what replays them; None where nothing is compared.
         unplanned: tells the calls that the plan does not know.
         stash: where tensors wait that the plan moves.
+        ends: calls at whose end some of them have left the device.
     """
 
     plan: Plan | None = None
@@ -77,6 +81,7 @@ class Table:
     replayers: Replayers | None = None
     unplanned: UnplannedCalls = field(default_factory=UnplannedCalls)
     stash: PlanStash = field(default_factory=PlanStash)
+    ends: Collection[str] = frozenset()
 
 
 class Handle:

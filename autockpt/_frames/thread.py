@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torch.overrides import TorchFunctionMode
 
+from .._stash.overlap import Sent, arrive
 from .state import ModuleState
 from .table import Handle, Place, Table
 from .unit import PlannedUnits
@@ -86,9 +87,10 @@ class Scope:
         begun: segments of which a call has run within the root's call; shared likewise.
         open: the frame that the next member may join.
         inside: whether a member is running, so that what it calls runs plain.
+        underway: what leaves the device, by the call at whose end it is gone; shared likewise.
     """
 
-    __slots__ = ("begun", "counts", "handle", "inside", "key", "open", "table")
+    __slots__ = ("begun", "counts", "handle", "inside", "is_root", "key", "open", "table", "underway")
 
     def __init__(self, handle: Handle, outer: Scope | None, key: str = "") -> None:
         self.handle, self.key = handle, key
@@ -97,9 +99,12 @@ class Scope:
         self.begun: set[int]
         self.open: OpenFrame | None = None
         self.inside = False
+        self.is_root = outer is None
+        self.underway: dict[str, list[Sent]]
         if outer is not None:
-            self.counts, self.begun = outer.counts, outer.begun
+            self.counts, self.begun, self.underway = outer.counts, outer.begun, outer.underway
             return
+        self.underway = {}
         (self.counts, self.begun), thread.carried = thread.carried or ({}, set()), None
         if self.table.replayers is not None:
             self.table.replayers.begin()
@@ -109,6 +114,14 @@ class Scope:
         occurrence = self.counts.get(name, 0)
         self.counts[name] = occurrence + 1
         return occurrence
+
+    def end(self) -> None:
+        """Note that the call is over: of what leaves the device nothing is held longer than its forward."""
+        self.end_frame()
+        if self.is_root and self.underway:
+            for sent in self.underway.values():
+                arrive(sent, ())
+            self.underway.clear()
 
     def end_frame(self) -> None:
         """Let no further member join the frame."""

@@ -55,8 +55,9 @@ def table_of(
         replayers=replayers,
         unplanned=UnplannedCalls(known),
         stash=_stash(model, plan),
+        ends=frozenset(place.until for place in targets.members.values() if place.until is not None),
     )
-    wanted = {"", *table.parents, *table.names, *units.inside, *targets.children, *unplanned}
+    wanted = {"", *table.parents, *table.names, *units.inside, *targets.children, *unplanned, *map(name_of, table.ends)}
     return table, {name: targets.modules[name] for name, *_ in targets.aliases.values() if name in wanted}
 
 
@@ -104,7 +105,7 @@ class _Targets:
         every = (
             key
             for segment in plan.segments
-            for key in (*segment.calls, *filter(None, [segment.parent]), *segment.keep, *segment.skip)
+            for key in (*segment.calls, *filter(None, [segment.parent, segment.until]), *segment.keep, *segment.skip)
         )
         missing = {name for name in map(name_of, map(_call_of, every)) if name not in self.modules}
         if missing:
@@ -143,6 +144,7 @@ class _Targets:
                 linked=key in segment.linked,
                 selective=bool(segment.keep or segment.skip),
                 offload=segment.offload,
+                until=None if segment.until is None else self._key(segment.until),
             )
             if self.members.setdefault(self._key(key), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")

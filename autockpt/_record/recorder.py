@@ -21,6 +21,7 @@ from .._optimizer.memory import Chosen, Optimizers, choose_optimizers, optimizer
 from .._ranks.refuse import refuse_foretold, refuse_own_step
 from .._stash import open_stash
 from .._stash.base import Spill
+from .._stash.plan_stash import rates_of
 from .._watch.marks import SeenStep
 from .build import build_profile, static_bytes
 from .runs import watch_step
@@ -50,7 +51,8 @@ def profile(
     if mode == "fake":
         (found,) = profiles_for(model, inputs, [device], loss=loss, optimizer=optimizer, holds_outputs=holds_outputs)
         return found
-    return record_step(replace(training_step(model, inputs, loss), holds_outputs=holds_outputs), optimizer=optimizer)
+    step = replace(training_step(model, inputs, loss), holds_outputs=holds_outputs)
+    return msgspec.structs.replace(record_step(step, optimizer=optimizer), offload=rates_of(step.device))
 
 
 def profiles_for(

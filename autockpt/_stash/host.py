@@ -116,7 +116,7 @@ class HostStash:
             try:
                 self._copier.write(cut, cursor.write, cursor.ahead)
             except BaseException:
-                self._spans.free(token.place, _aligned(token.stored_bytes))
+                self._spans.free(token.place, aligned(token.stored_bytes))
                 raise
             self._blocks[token.place] = self._stretches[stretch] = _Block(token, stretch)
         return token
@@ -130,7 +130,7 @@ class HostStash:
         self._let_go.append(token)
 
     def _allocate(self, size_bytes: int) -> Token:
-        aligned_bytes = _aligned(size_bytes)
+        aligned_bytes = aligned(size_bytes)
         place = self._spans.allocate(aligned_bytes)
         try:
             self._arenas.grow(self._spans.end_bytes)
@@ -148,7 +148,7 @@ class HostStash:
                 del self._blocks[token.place]
                 if self._stretches.get(block.stretch) is block:
                     del self._stretches[block.stretch]
-                self._spans.free(token.place, _aligned(token.stored_bytes))
+                self._spans.free(token.place, aligned(token.stored_bytes))
 
     @property
     def _longest_bytes(self) -> int:
@@ -174,7 +174,7 @@ def _stretch_of(tensor: torch.Tensor) -> Stretch:
     return private.storage_key(tensor), begin, stored_bytes(tensor), gaps(tensor)
 
 
-def _aligned(size_bytes: int) -> int:
+def aligned(size_bytes: int) -> int:
     """Bytes of a span, of which no two begin at one place."""
     return max(1, -(-size_bytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 
+import msgspec
 import torch
 
+from .. import _torch_private as private
 from .._data.errors import NotApplicable
 from .._data.offload import HOST, Offload
 from .._device import device_of
 from . import open_stash
-from .base import NoRoom, Stash
+from .base import NoRoom, SpilledTensor, Stash
 from .file import FileStash
-from .memory import pageable
+from .memory import HostMemory, pageable
+from .overlap import OverlappedStash, Sent
 
 MEASURED_BYTES = 1 << 24
 """Moved there and back to see how fast that is."""
@@ -34,13 +39,13 @@ class PlanStash:
 
     def __init__(self, where: str = HOST) -> None:
         self._where = where
-        self._open: dict[str, Stash] = {}
+        self._open: dict[str, Stash | OverlappedStash] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
         return PlanStash, (self._where,)
 
-    def of(self, device: torch.device) -> Stash:
+    def of(self, device: torch.device) -> Stash | OverlappedStash:
         """Return the stash for tensors of a device.
 
         Raises:
@@ -48,8 +53,40 @@ class PlanStash:
         """
         with self._lock:
             if device.type not in self._open:
-                self._open[device.type] = FileStash(self._where) if self._where != HOST else open_stash(device)
+                self._open[device.type] = self._opened(device)
             return self._open[device.type]
+
+    def _opened(self, device: torch.device) -> Stash | OverlappedStash:
+        if self._where != HOST:
+            return FileStash(self._where)
+        lanes = device_of(device).lanes()
+        if lanes is None:
+            return open_stash(device)
+        return OverlappedStash(lanes, HostMemory().take, private.empty_pinned_cache)
+
+
+def send(
+    stash: Stash | OverlappedStash, row: torch.Tensor, source: torch.Tensor, underway: list[Sent] | None
+) -> SpilledTensor | Sent:
+    """Have a row of bytes wait; where it is copied beside the computing, it is `underway` if that is not None.
+
+    Args:
+        stash: where.
+        row: the bytes.
+        source: a tensor that counts their changes.
+        underway: takes what the device does not wait for at once.
+
+    Raises:
+        NoRoom: the stash takes no more.
+    """
+    if not isinstance(stash, OverlappedStash):
+        return SpilledTensor(stash, row)
+    sent = stash.send(row, source)
+    if underway is None:
+        sent.settle()
+    else:
+        underway.append(sent)
+    return sent
 
 
 def refuse_no_way(where: str, device: torch.device) -> None:
@@ -76,6 +113,14 @@ def refuse_no_way(where: str, device: torch.device) -> None:
             raise NotApplicable(f"no tensor can wait in offload={where!r}: {error.__cause__}") from error
 
 
+def rates_of(device: torch.device) -> Offload | None:
+    """Measure how fast tensors of a device get to the host; None where none can go there, or it has no room now."""
+    with contextlib.suppress(NoRoom):
+        if device_of(device).lanes() is not None:
+            return with_measured_rates(Offload.of(HOST), device)
+    return None
+
+
 def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
     """Return where tensors may wait, with the rates that copies reach now; takes some 50 ms.
 
@@ -89,28 +134,42 @@ def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
     except NoRoom:  # which says nothing of smaller ones
         size = MEASURED_BYTES >> 8
         write, read = _seconds(stash, size, device)
-    return Offload(
-        where=offload.where,
+    return msgspec.structs.replace(
+        offload,
         write_rate=size / write,
         read_rate=size / read,
         move_seconds=few,
         measured=True,
+        assumed=False,
     )
 
 
-def _seconds(stash: Stash, n_bytes: int, device: torch.device) -> tuple[float, float]:
+def _seconds(stash: Stash | OverlappedStash, n_bytes: int, device: torch.device) -> tuple[float, float]:
     """Return how long some bytes take to a stash, and back."""
-    on_host = (
-        device.type == "cpu"
-    )  # there of memory that torch's allocator knows nothing of: somebody may count its peak
+    on_host = device.type == "cpu"  # there of memory that torch's allocator does not know: somebody may count its peak
     row = pageable(n_bytes).zero_() if on_host else torch.zeros(n_bytes, dtype=torch.uint8, device=device)
     writes, reads = [], []
     for _ in range(TRIES):
         began = time.perf_counter()
-        token = stash.put(row)
-        written = time.perf_counter()
-        stash.get(token, row)
-        stash.free(token)
-        reads.append(time.perf_counter() - written)
+        written, read = (time.perf_counter() for _ in _there_and_back(stash, row))
         writes.append(written - began)
+        reads.append(read - written)
     return min(writes), min(reads)
+
+
+def _there_and_back(stash: Stash | OverlappedStash, row: torch.Tensor) -> Iterator[None]:
+    """Move a row of bytes, and stop each time that it has arrived."""
+    if isinstance(stash, OverlappedStash):
+        sent, stream = stash.send(row, row), torch.cuda.current_stream(row.device)
+        sent.settle()
+        stream.synchronize()
+        yield
+        sent.restore()
+        stream.synchronize()
+        yield
+        return
+    token = stash.put(row)
+    yield
+    stash.get(token, row)
+    stash.free(token)
+    yield

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .._choose.candidates.products import multiplies
 from .._data.keys import label, split_key
 from .._data.plan import Plan, Segment
 from .._data.profile import Profile
+from .._index.products import multiplies
 from ..solvers.units import format_like
 
 MOST = 3

@@ -41,8 +41,10 @@ def apply_given(
     refuse_lazy(model)
     refuse_pins(*pinned)
     refuse_units(model, [segment.calls for segment in plan.segments])
+    if isinstance(offload, Offload):
+        refuse_pins(*offload.pins.values())
     if offload is not None:
-        plan = msgspec.structs.replace(plan, offload=Offload.of(offload))
+        plan = msgspec.structs.replace(plan, offload=Offload.read(offload))
     if recomputes_itself(model):
         _log.warning("%s", BESIDE)
     install(model, plan, check)
@@ -57,7 +59,7 @@ def offload_for(model: torch.nn.Module, offload: str | Offload | None) -> Offloa
         NotApplicable: tensors of this model cannot wait there.
         NoRoom: nothing can wait there now.
     """
-    found = Offload.of(offload)
+    found = Offload.read(offload)
     if found is None:
         return None
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .._batches.batch import Batch, Kind
-from .._choose.candidates.passes import Passes
 from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
 from .._data.profile import Profile
+from .._index.passes import Passes
 from .._optimizer.memory import Optimizers
 from .._record.prelude import unlike_bytes
 from .._record.recorded import Recorded

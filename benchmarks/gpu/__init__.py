@@ -1,7 +1,7 @@
-"""First contact with a GPU: six stages, one command; ``make gpu``, or ``python -m benchmarks.gpu``.
+"""First contact with a GPU: seven stages, one command; ``make gpu``, or ``python -m benchmarks.gpu``.
 
 __main__.py    the command
-stages.py      the six stages: which rows they have, and how long they may take
+stages.py      the seven stages: which rows they have, and how long they may take
 supervise.py   a stage in processes of its own, which may die or hang
 rows.py        what is written down, as it comes
 archive.py, summary.py, report.py    what comes back: one archive a stage, a few lines, tables

@@ -21,6 +21,9 @@ PLAIN, OURS = ("plain_peak_bytes", "plain_seconds"), ("peak_bytes", "overhead")
 
 FOUND = ("fits", "same bits", "warnings", "verdict")
 
+MOVED = ("recompute", "moves", "moves, at any price", "the same, waited for")
+"""Plans of stage 7; see `moved.py`."""
+
 COLUMNS: dict[int, tuple[str, ...]] = {
     1: (
         *(
@@ -47,6 +50,10 @@ COLUMNS: dict[int, tuple[str, ...]] = {
         *("static_bytes", "added_bytes", "overhead at 60 %", "calls", "operators", "plain_seconds"),
         *("published share", "share", "reaches their share", "published overhead", *OURS),
         *("published throughput", "throughput", "published faster", "faster"),
+    ),
+    7: (
+        *("there, bytes a second", "back, bytes a second", "budget_bytes"),
+        *(f"{way}: {figure}" for way in MOVED for figure in ("verdict", *OURS)),
     ),
 }
 """What the table of a stage shows; the JSON has more."""

@@ -1,4 +1,4 @@
-"""The six stages: what each is called, how long it may take, and where its rows are."""
+"""The seven stages: what each is called, how long it may take, and where its rows are."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ STAGES = {
         title="Recorded beside fake, and published", modules=("profiles", "published"), limit_seconds=520,
         process_seconds=150,
     ),
+    7: Stage(title="Tensors that wait on the host", modules=("moved",), limit_seconds=480, process_seconds=240),
 }  # fmt: skip
 """By number, in the order in which they are worth their time. A call on a lent machine is killed after ten minutes."""
 

@@ -61,7 +61,14 @@ def solved(profile: Profile, budget_bytes: int, offload: str | None) -> dict[str
     if plan is None:
         return {"seconds": seconds, "overhead": None, "moved_bytes": 0}
     moved_bytes = sum(segment.moved_bytes for segment in plan.segments)
-    return {"seconds": seconds, "overhead": plan.recompute_overhead, "moved_bytes": moved_bytes}
+    waits = plan.recompute_seconds - sum(segment.recompute_seconds for segment in plan.segments)
+    return {
+        "seconds": seconds,
+        "overhead": plan.recompute_overhead,
+        "moved_bytes": moved_bytes,
+        "beside_bytes": sum(segment.moved_bytes for segment in plan.segments if segment.until is not None),
+        "waits": max(waits, 0.0) / plan.plain_seconds,
+    }
 
 
 def show(rows: list[dict[str, Any]]) -> str:

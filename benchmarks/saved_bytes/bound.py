@@ -6,8 +6,8 @@ import dataclasses
 import math
 
 from autockpt._choose.bound import state_operators
-from autockpt._choose.candidates.profile_index import Index
 from autockpt._data.profile import Profile
+from autockpt._index.profile_index import Index
 from autockpt.solvers import Dataflow, Lives, peak_bound
 
 __all__ = ["saved_bound", "saved_dataflow"]

@@ -130,6 +130,33 @@ def test_what_shares_a_storage_and_counts_changes_by_itself(
     assert_same(model, plan_of(where, *stages(3, kind)), summed, replays=None)
 
 
+class Jagged(nn.Module):
+    """Makes a nested tensor, whose lengths are a symbol of its own each time, and takes it apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        nested = torch.nested.nested_tensor_from_jagged(hidden * 2, torch.tensor([0, 3, 8]))
+        out: Tensor = self.inner(nested).values()
+        return out
+
+
+@pytest.mark.parametrize("kind", [None, "saved", "boundary"])
+def test_nested_tensors_that_a_call_makes_stay(kind: Kind | None, where: Offload) -> None:
+    """A plan by hand ended in a ReplayError: the lengths of those that a replay makes are a symbol of their own."""
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(nn.Linear(8, 8), Jagged(), nn.Linear(8, 8)), torch.randn(8, 8)
+    plain = copy.deepcopy(model)
+    install(model, plan_of(where, ("1", kind)))
+    for each in (plain, model):
+        each(batch).square().sum().backward()
+    found = [parameter.grad for parameter in model.parameters()]
+    expected = [parameter.grad for parameter in plain.parameters()]
+    assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
 def test_no_plan_moves_what_parts_of_one_storage_save(kind: type[nn.Module], where: Offload) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), Recurrent(kind)) for _ in range(3)))

@@ -7,18 +7,20 @@ Open `effects` first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..._data.errors import NotApplicable
 from ..._data.offload import Offload
 from ..._data.profile import Profile
+from ..._index.profile_index import Index
+from ..._link.road import Road
+from ..._link.search import Search, with_waits
 from ...solvers.deadline import NEVER, Deadline
-from ...solvers.problem import Problem
+from ...solvers.problem import Problem, Solution
 from .effects import PlannedReplay
-from .moves import moves_of
+from .moves import later_ends, moves_of, road_of
 from .problem import state_problem
-from .profile_index import Index
 from .search import find_replays
 
 
@@ -35,6 +37,7 @@ class Candidates:
         tensors: for each tensor of the problem, its index in the profile.
         notes: what was left out since time was up.
         offload: where tensors may wait off the device; None where they stay.
+        road: the link there, where copies run beside the computing.
     """
 
     index: Index
@@ -45,6 +48,7 @@ class Candidates:
     tensors: tuple[int, ...]
     notes: tuple[str, ...] = ()
     offload: Offload | None = None
+    road: Road | None = None
 
     @classmethod
     def of(
@@ -55,8 +59,9 @@ class Candidates:
         refused: tuple[tuple[int, str], ...] = (),
         notes: tuple[str, ...] = (),
         offload: Offload | None = None,
+        road: Road | None = None,
     ) -> Candidates:
-        """State replays as a problem; those that move something come last."""
+        """State replays as a problem; those that move something come last, those beside the computing behind them."""
         replays = tuple(replays)
         problem, edges, tensors = state_problem(index, replays)
         return cls(
@@ -68,13 +73,41 @@ class Candidates:
             tensors=tensors,
             notes=notes,
             offload=offload,
+            road=road,
         )
+
+    def like(self, replays: Sequence[PlannedReplay]) -> Candidates:
+        """State other candidates of the same step."""
+        kept = {name: getattr(self, name) for name in ("refused", "notes", "offload", "road")}
+        found = Candidates.of(self.index, replays, **kept)
+        return replace(found, problem=replace(found.problem, required=self.problem.required))
+
+    def beside(
+        self, best: Solution, budget_bytes: int, *, solver: str, deadline: Deadline
+    ) -> tuple[Candidates, Solution]:
+        """Look for a cheaper plan than the best so far, one that moves tensors beside the computing; see `Search`."""
+        search = Search(
+            self.road,
+            self.replays,
+            self.problem,
+            state=lambda replays: self.like(replays).problem,
+            later=lambda replay: later_ends(self.index, replay, self.offload, self.road),
+        )
+        replays, found = search.cheaper(best, budget_bytes, solver=solver, deadline=deadline)
+        return (self if replays is self.replays else self.like(replays)), found
 
     def staying(self) -> Candidates:
         """Return those that move nothing: the first of them."""
-        stay = sum(each.segment.offload is None for each in self.replays)
-        problem = replace(self.problem, candidates=self.problem.candidates[:stay])
-        return replace(self, problem=problem, replays=self.replays[:stay], offload=None)
+        kept = [each for each in self.replays if each.move is None]
+        return replace(self, offload=None, road=None).like(kept)  # no step is cut for a move
+
+    def judged(self, solution: Solution) -> Solution:
+        """Return a choice among them with what the device waits for the link."""
+        return with_waits(self.road, self.replays, solution)
+
+    def waiting(self) -> Candidates:
+        """Return those for whose moves the step waits, and those that move nothing: what comes first."""
+        return self.like([each for each in self.replays if each.segment.until is None])
 
 
 def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Offload | None = None) -> Candidates:
@@ -101,9 +134,11 @@ def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Of
     deadline.tell("the recorded step is laid out")
     index = Index(profile)
     found, notes = find_replays(index, deadline)
+    road: Road | None = None
     if offload is not None:
-        found += list(moves_of(index, found, offload))
+        road = road_of(profile, offload)
+        found += sorted(moves_of(index, found, offload, road), key=lambda each: each.segment.until is not None)
     saving = (call for call in index.call_nodes[1:] if index.saves_of((call,)))
     refused = tuple((call, reason) for call in saving if (reason := index.reason((call,))))
     deadline.tell("%d candidates are stated as a problem", len(found))
-    return Candidates.of(index, found, refused=refused, notes=notes, offload=offload)
+    return Candidates.of(index, found, refused=refused, notes=notes, offload=offload, road=road)

@@ -18,8 +18,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..._data.plan import Segment
+from ..._index.profile_index import Index, Members
+from ..._link.road import Move
 from .copies import Copies, copies_of
-from .profile_index import Index, Members
 from .replay_peak import replay_peak
 from .units import kept_and_skipped
 
@@ -38,6 +39,8 @@ class PlannedReplay:
         additions: bytes that stand only because of it, from which tick until which: its own peak, what it restores,
             and copies of buffers from the beginning of forward on.
         multiplies: whether something that multiplies matrices or convolves runs again.
+        move: what goes over the link to the host meanwhile, if anything does.
+        waits_seconds: of the segment's, those in which the step would wait for the link if nothing else went over it.
     """
 
     members: Members
@@ -48,6 +51,8 @@ class PlannedReplay:
     held: tuple[tuple[int, int], ...]
     additions: tuple[tuple[int, int, int], ...]
     multiplies: bool
+    move: Move | None = None
+    waits_seconds: float = 0.0
 
 
 def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> PlannedReplay | None:

@@ -8,11 +8,12 @@ from ..._data.errors import NotApplicable
 from ..._data.offload import ASSUMED_HOST_RATE, HOST, Offload
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
+from ..._index.profile_index import Index, Members
+from ..._link.road import Road
 from ...solvers.units import listed
 from . import Candidates
 from .effects import PlannedReplay, replay_of
 from .moves import move_boundary, move_saved
-from .profile_index import Index, Members
 from .units import kept_and_skipped
 
 UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_HOST_RATE)
@@ -32,19 +33,37 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
     named = {index.nodes[number].key: number for number in able}
     calls = {named[key] for segment in plan.segments for key in segment.calls if key in named}
     runs = [(_members(index, named, calls, segment), segment) for segment in plan.segments]
-    replays = [_replay(index, members, segment, plan.offload) for members, segment in runs]
-    return Candidates.of(index, [replay for replay in replays if replay is not None], offload=plan.offload)
+    rates = plan.offload or UNPRICED
+    road = Road(profile, rates) if rates.is_host and any(segment.offload for segment in plan.segments) else None
+    replays = [_replay(index, members, segment, rates, road) for members, segment in runs]
+    found = [replay for replay in replays if replay is not None]
+    return Candidates.of(index, found, offload=plan.offload, road=road)
 
 
-def _replay(index: Index, members: Members, segment: Segment, offload: Offload | None) -> PlannedReplay | None:
+def _replay(
+    index: Index, members: Members, segment: Segment, rates: Offload, road: Road | None
+) -> PlannedReplay | None:
     """Return what a segment is in the recorded step; None for nothing: no replay runs, or nothing is moved."""
-    rates = offload or UNPRICED
+    until = None if road is None else _until(index, members, segment)
     if segment.offload == "saved":
-        return move_saved(index, members[0], rates)
+        return move_saved(index, members[0], rates, road, until)
     replay = replay_of(index, members, _idle(index, members, segment))
     if replay is None or segment.offload is None:
         return replay
-    return move_boundary(index, replay, rates) or replay
+    return move_boundary(index, replay, rates, road, until) or replay
+
+
+def _until(index: Index, members: Members, segment: Segment) -> int | None:
+    """Find the call that a segment's move may take as long as."""
+    if segment.until is None:
+        return None
+    for number, call in enumerate(index.profile.calls):
+        if call.key == segment.until and call.exit >= index.nodes[members[-1]].exit:
+            return number
+    raise NotApplicable(
+        f"the plan moves tensors of {segment.calls[0]!r} until {segment.until!r} has ended, and the recorded step of "
+        f"{index.profile.model} makes no such call that ends after it: give the profile that the plan was made from"
+    )
 
 
 def _members(index: Index, named: Mapping[str, int], calls: Collection[int], segment: Segment) -> Members:

@@ -3,96 +3,191 @@
     boundary   forward   x ─▶ [segment]     x waits elsewhere      the replay gets it back, and runs the calls again
     saved      forward   [call] ─▶ y        what it saves waits    its nodes get that back; nothing runs again
 
-Moves are over when they return: seconds are bytes by rate, both ways, and something for each tensor. A storage goes
-once a segment, whatever shares it. What has no graph stays: batches, masks, positions; parameters too.
+A storage goes once a segment, whatever shares it. What has no graph stays: batches, masks, positions; parameters too.
+Where the step waits for the copies, seconds are bytes by rate, both ways, and something for each tensor. Where they run
+beside the computing, a storage stands until the call has ended `until` which it leaves, and again from that one's
+backward on; seconds are what copies take from the device's memory, and what waiting is left: see `_link`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from ..._data.offload import Offload
 from ..._data.plan import Segment
-from .effects import PlannedReplay
-from .profile_index import Index, Members
+from ..._data.profile import Profile
+from ..._index.profile_index import Index, Members
+from ..._link.road import Move, Road, Trip
+from .effects import PlannedReplay, replay_of
 
 LEAST_BYTES = 4096
 """What a call has to move, or it is no candidate: a move has a price of its own."""
 
+SLOWED = 1 / 64
+"""Share of a copy's seconds by which it slows what runs beside it: it takes 25 GB/s of some 1,600 of the memory."""
 
-def moves_of(index: Index, replays: Iterable[PlannedReplay], offload: Offload) -> Iterator[PlannedReplay]:
+FAR = 6
+"""So many ends of calls are tried, the first of which is about as far as the next block's: what needs more is large."""
+
+LATER = 16
+"""So many later ends are tried for a move that is late."""
+
+ROOMY = 2.0
+"""So much longer a move may take than its own copies do, in a second way to make it: others use the link as well."""
+
+
+def road_of(profile: Profile, offload: Offload) -> Road | None:
+    """Return the link on which tensors go to the host beside the computing; None where the step waits for them.
+
+    It does where they go to a file, and where there are several passes: each read of a tensor is a trip of its own.
+    """
+    once = not (profile.backward_ticks or profile.late_forwards)
+    return Road(profile, offload) if offload.is_host and once else None
+
+
+def moves_of(
+    index: Index, replays: Iterable[PlannedReplay], offload: Offload, road: Road | None
+) -> Iterator[PlannedReplay]:
     """Return the ways to move something: the boundaries of replays, and what calls save.
 
-    Source: boundaries that wait elsewhere are FairScale's ``offload_to_cpu``, saved tensors torch's ``save_on_cpu``.
-    Exact in bytes; O(replays + calls × what they save).
+    Source: boundaries that wait elsewhere are FairScale's ``offload_to_cpu``, saved tensors torch's ``save_on_cpu``;
+    beside the computing as in Rhu et al. 2016, "vDNN". Exact in bytes; O(replays + calls × what they save).
     """
+    late = _written_later(index)
     for each in replays:
         moved = move_boundary(index, each, offload)
         if moved is not None:
             yield moved
-    late = _written_later(index)
+            if road is not None and len(each.members) == 1 and not each.alone:
+                yield from _beside(index, moved, functools.partial(move_boundary, index, each, offload, road), road)
     for node in index.call_nodes:
         if not any(index.covers((node,), saver) and index.covers((node,), writer) for saver, writer in late):
             found = move_saved(index, node, offload)
             if found is not None:
                 yield found
+                if road is not None:
+                    yield from _beside(index, found, functools.partial(move_saved, index, node, offload, road), road)
 
 
-def move_boundary(index: Index, replay: PlannedReplay, offload: Offload) -> PlannedReplay | None:
+def _beside(
+    index: Index, moved: PlannedReplay, again: Callable[[int], PlannedReplay | None], road: Road
+) -> Iterator[PlannedReplay]:
+    """Return ways to make a move beside the computing: one that has just the time for it, and one with more."""
+    trips = moved.move.trips if moved.move is not None else ()
+    first = moved.members[0]
+    call = index.call_numbers[first if not index.is_function(first) else index.nodes[first].parent]
+    wanted = [trips, tuple(replace(trip, bytes=int(ROOMY * trip.bytes)) for trip in trips)]
+    for until in road.ends.of(call)[:FAR]:
+        found = None
+        while wanted and road.has_time(Move(trips=wanted[0], until=until)):
+            del wanted[0]
+            found = found or again(until)
+        if found is not None:
+            yield found
+
+
+def later_ends(
+    index: Index, replay: PlannedReplay, offload: Offload | None, road: Road | None
+) -> Iterator[PlannedReplay]:
+    """Return a move beside the computing with later ends, the next one first."""
+    if offload is None or road is None or replay.move is None or replay.move.until is None:
+        return
+    stays = replay_of(index, replay.members, replay.alone) if replay.segment.offload == "boundary" else None
+    gone = road.ends.gone[replay.move.until]
+    ends = road.ends.of(index.call_numbers[replay.members[0]])
+    for until in [call for call in ends if road.ends.gone[call] > gone][:LATER]:
+        if stays is not None:
+            found = move_boundary(index, stays, offload, road, until)
+        else:
+            found = move_saved(index, replay.members[0], offload, road, until)
+        if found is not None:
+            yield found
+
+
+def move_boundary(
+    index: Index, replay: PlannedReplay, offload: Offload, road: Road | None = None, until: int | None = None
+) -> PlannedReplay | None:
     """Return a replay whose boundary waits elsewhere until it runs; None where there is nothing to move."""
     graphs = _with_graph(index, replay.members)
-    moved = {tensor: until for tensor, until in replay.held if tensor in graphs}
-    size = index.total_bytes(moved)
-    if size < LEAST_BYTES:
+    packed = index.nodes[replay.members[0]].enter
+    trips = [
+        Trip(tensor=tensor, bytes=index.bytes_of[tensor], packed=packed, read=replay.tick, release=release)
+        for tensor, release in replay.held
+        if tensor in graphs
+    ]
+    if sum(trip.bytes for trip in trips) < LEAST_BYTES:
         return None
+    moved = {trip.tensor for trip in trips}
+    size = index.total_bytes(moved)
     segment = msgspec.structs.replace(
-        replay.segment,
-        offload="boundary",
-        moved_bytes=size,
-        boundary_bytes=replay.segment.boundary_bytes - size,
-        recompute_seconds=replay.segment.recompute_seconds + offload.seconds(size, len(moved)),
+        replay.segment, offload="boundary", moved_bytes=size, boundary_bytes=replay.segment.boundary_bytes - size
     )
-    return replace(
-        replay,
-        segment=segment,
-        held=tuple((tensor, until) for tensor, until in replay.held if tensor not in moved),
-        additions=(*replay.additions, *((index.bytes_of[t], replay.tick, until) for t, until in moved.items())),
-    )
+    held = tuple((tensor, release) for tensor, release in replay.held if tensor not in moved)
+    return _priced(index, replace(replay, segment=segment, held=held), trips, offload, road, until)
 
 
-def move_saved(index: Index, node: int, offload: Offload) -> PlannedReplay | None:
+def move_saved(
+    index: Index, node: int, offload: Offload, road: Road | None = None, until: int | None = None
+) -> PlannedReplay | None:
     """Return what it is to move what a module call saves; None where it saves too little, or not all of it may wait."""
     members = (node,)
     parent = index.nodes[node].parent
     if parent < 0 or index.reason(members):
         return None
-    ticks = index.profile.ticks
-    held, since, until = _lifetimes(index, members)
-    size = index.total_bytes(until)
-    if size < LEAST_BYTES or max(since.values(), default=ticks) >= ticks:  # what no backward reads is let go of unread
+    held, trips = _lifetimes(index, members)
+    size, ticks = sum(trip.bytes for trip in trips), index.profile.ticks
+    if size < LEAST_BYTES or max(trip.read for trip in trips) >= ticks:  # what no backward reads is let go of unread
         return None
     segment = Segment(
         calls=index.keys(members),
         parent=index.nodes[parent].key,
         buffers=(),
         offload="saved",
-        recompute_seconds=offload.seconds(size, len(until)),
         freed_bytes=size,
         moved_bytes=size,
         kept_bytes=index.total_bytes(held),
     )
-    return PlannedReplay(
+    stays = PlannedReplay(
         members=members,
         alone=frozenset(),
         segment=segment,
         stop=index.nodes[node].stop,
-        tick=min(since.values()),
+        tick=min(trip.read for trip in trips),
         held=tuple(held.items()),
-        additions=tuple((index.bytes_of[tensor], since[tensor], release) for tensor, release in until.items()),
+        additions=(),
         multiplies=False,
+    )
+    return _priced(index, stays, trips, offload, road, until)
+
+
+def _priced(
+    index: Index, stays: PlannedReplay, trips: Sequence[Trip], offload: Offload, road: Road | None, until: int | None
+) -> PlannedReplay:
+    """Return what it is that some storages leave the device and come back, where nothing but these is missing yet."""
+    move = Move(trips=tuple(sorted(trips, key=lambda trip: trip.packed)), until=until)
+    size = sum(trip.bytes for trip in trips)
+    waits = offload.seconds(size, len(trips))
+    held, begins, key = dict(stays.held), {trip: trip.read for trip in trips}, None
+    if until is not None and road is not None:
+        waits, key = 0.0, index.profile.calls[until].key
+        begins = {trip: road.fetched(move, trip) for trip in trips}
+        for trip in trips:
+            held[trip.tensor] = max(held.get(trip.tensor, 0), road.gone(move, trip))
+    seconds = waits or SLOWED * offload.seconds(size, 0) + len(trips) * index.host.save_seconds
+    segment = msgspec.structs.replace(
+        stays.segment, until=key, recompute_seconds=stays.segment.recompute_seconds + seconds
+    )
+    return replace(
+        stays,
+        segment=segment,
+        held=tuple(held.items()),
+        additions=(*stays.additions, *((trip.bytes, begins[trip], trip.release) for trip in trips)),
+        move=move,
+        waits_seconds=waits,
     )
 
 
@@ -113,21 +208,22 @@ def _written_later(index: Index) -> set[tuple[int, int]]:
     }
 
 
-def _lifetimes(index: Index, members: Members) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-    """Return of what calls save until when it is held where it stays, and from when until when where it is moved."""
+def _lifetimes(index: Index, members: Members) -> tuple[dict[int, int], list[Trip]]:
+    """Return of what calls save until when it is held where it stays, and the trips of what is moved."""
     saves, stays = index.profile.saves, _arguments(index, members) - _with_graph(index, members)
     held: dict[int, int] = {}
-    since: dict[int, int] = {}
-    until: dict[int, int] = {}
+    found: dict[int, Trip] = {}
     for i in index.saves_of(members):
-        tensor = saves.tensor[i]
+        tensor, packed, read, release = saves.tensor[i], saves.pack[i], saves.unpack[i], saves.release[i]
         if tensor in stays:
-            held[tensor] = max(held.get(tensor, 0), saves.release[i])
+            held[tensor] = max(held.get(tensor, 0), release)
         elif tensor >= 0:
-            since[tensor] = min(since.get(tensor, index.profile.ticks), saves.unpack[i])
-            until[tensor] = max(until.get(tensor, 0), saves.release[i])
+            if (known := found.get(tensor)) is not None:
+                packed, read, release = min(known.packed, packed), min(known.read, read), max(known.release, release)
+            size = index.bytes_of[tensor]
+            found[tensor] = Trip(tensor=tensor, bytes=size, packed=packed, read=read, release=release)
     held.pop(-1, None)
-    return held, since, until
+    return held, list(found.values())
 
 
 def _arguments(index: Index, members: Members) -> set[int]:

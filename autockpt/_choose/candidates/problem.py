@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..._index.profile_index import Index, Ints
 from ...solvers.judge import course
 from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
 from .effects import PlannedReplay
-from .profile_index import Index, Ints
 
 
 def state_problem(index: Index, replays: Sequence[PlannedReplay]) -> tuple[Problem, tuple[int, ...], tuple[int, ...]]:
@@ -21,6 +21,8 @@ def state_problem(index: Index, replays: Sequence[PlannedReplay]) -> tuple[Probl
     cuts = {0, *saves.release, *index.natural[tensors].tolist()}
     for each in replays:
         cuts.update([start for _, start, _ in each.additions], [until for _, _, until in each.additions])
+        if each.move is not None:  # what leaves the device is held until a call has ended, where nothing else may
+            cuts.update([until for _, until in each.held])
     edges = tuple(sorted(cut for cut in cuts if cut < ticks))
     steps = base_steps(index, edges)
     step_of = [len(steps)] * (ticks + 1)  # a list is read twice as fast as a dictionary

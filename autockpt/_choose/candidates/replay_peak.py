@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from ..._index.profile_index import Index, Ints, Members
 from .copies import Copies
-from .profile_index import Index, Ints, Members
 
 
 def replay_peak(

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..._index.profile_index import Index, Members
 from .entering import entering_bytes
-from .profile_index import Index, Members
 
 MAX_RUNS_PER_PARENT = 600
 """Runs of siblings grow with the square of their number; beyond this, only some lengths are offered."""

@@ -9,10 +9,10 @@ Where time suffices, what is found and its order do not depend on any of this.
 
 from __future__ import annotations
 
+from ..._index.profile_index import Index
 from ...solvers.deadline import Deadline
 from .effects import PlannedReplay, replay_of
 from .menus import partial_replays
-from .profile_index import Index
 from .runs import runs_of
 
 APART = (0, 4, 2, 6, 1, 5, 3, 7)

@@ -13,8 +13,8 @@ import bisect
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..._data.profile import Profile
-from ..._data.tables import ArgumentRecord, CallRecord
+from .._data.profile import Profile
+from .._data.tables import ArgumentRecord, CallRecord
 
 
 class Given(NamedTuple):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from ..._data.profile import Profile
+from .._data.profile import Profile
 
 
 class Passes:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..._data.profile import Profile
-from ..._data.rooflines import host_costs
+from .._data.profile import Profile
+from .._data.rooflines import host_costs
 from .passes import Passes
 from .products import multiplies
 from .tree import Given, make_tree, number_calls
@@ -139,6 +139,11 @@ class Index:
         """`bytes` as a list of Python ints, which are five times as fast to add one by one."""
         found: list[int] = self.bytes.tolist()
         return found
+
+    @functools.cached_property
+    def call_numbers(self) -> dict[int, int]:
+        """By node of a module call, its number in the profile."""
+        return {node: number for number, node in enumerate(self.call_nodes)}
 
     @functools.cached_property
     def births(self) -> list[int]:
