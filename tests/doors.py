@@ -133,6 +133,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._optimizer.steps import OptimizerSteps
     from autockpt._ranks import One, ranks_of
     from autockpt._ranks import group as rank_group
+    from autockpt._ranks import refuse as ranks_refuse
     from autockpt._record import alive, in_place, recorder, timing
     from autockpt._record import build as record_build
     from autockpt._record.fake import RooflineClock

@@ -3,7 +3,7 @@
             solvers ◀───────────────────────── choose ◀─┐
                          data ◀─┤                    train ◀── check ◀── show ◀── cli
     torch_private ◀── device ◀── watch ◀───────────── record ◀─┤
-                      stash ◀── frames ◀── compare ◀── install ◀─┘
+                      stash ◀── frames ◀── compare ◀── install ◀─┘      nested lies between frames and install
 
 Each room may import those that an arrow leads to, however far. All may import the leaves.
 """
@@ -37,6 +37,7 @@ BELOW_TRAIN = {
     "solvers",
     "_choose",
     "_frames",
+    "_nested",
     "_compare",
     "_install",
     "_batches",
@@ -69,7 +70,8 @@ LEFT_OF = {
     "_fit": {"_data", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
     "_compare": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames"},
-    "_install": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames", "_compare"},
+    "_nested": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames"},
+    "_install": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames", "_nested", "_compare"},
     "_tell": {"_data", "_torch_private", "_device", "_calls", "solvers", "_choose", "_frames", "_install"},
     "_train": BELOW_TRAIN,
     "_check": BELOW_TRAIN | {"_train"},

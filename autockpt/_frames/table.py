@@ -27,6 +27,7 @@ class Place:
         selective: whether the segment has units that a replay does not run.
         offload: what waits off the device: the segment's ``boundary``, or what the call ``saved``, which then is not
             recomputed; None for nothing.
+        cut: level of the part of the segment that begins with the call; 0 where none does.
     """
 
     segment: int
@@ -35,6 +36,7 @@ class Place:
     linked: bool
     selective: bool
     offload: Literal["boundary", "saved"] | None = None
+    cut: int = 0
 
 
 class Replayers(Protocol):
@@ -67,6 +69,7 @@ class Table:
         replayers: gives frames what replays them; None where nothing is compared.
         unplanned: tells the calls that the plan does not know.
         stash: where tensors wait that the plan moves.
+        around: by number of a segment, what goes around the replayers of its frames; most have nothing.
     """
 
     plan: Plan | None = None
@@ -77,6 +80,7 @@ class Table:
     replayers: Replayers | None = None
     unplanned: UnplannedCalls = field(default_factory=UnplannedCalls)
     stash: PlanStash = field(default_factory=PlanStash)
+    around: Mapping[int, Callable[[Replayer], Replayer]] = field(default_factory=dict)
 
 
 class Handle:
