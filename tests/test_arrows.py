@@ -35,6 +35,7 @@ BELOW_TRAIN = {
     "_optimizer",
     "_record",
     "solvers",
+    "_cuts",
     "_choose",
     "_frames",
     "_nested",
@@ -66,7 +67,8 @@ LEFT_OF = {
         "_install",  # a plan is taken off a model while that is recorded
     },
     "_batches": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_record"},
-    "_choose": {"_data", "solvers"},
+    "_cuts": set(),
+    "_choose": {"_data", "_cuts", "solvers"},
     "_fit": {"_data", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
     "_compare": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames"},
@@ -93,7 +95,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = BELOW_TRAIN - {"_data", "solvers", "_choose"} | {"_train", "_check"}
+WITH_TORCH = BELOW_TRAIN - {"_data", "solvers", "_cuts", "_choose"} | {"_train", "_check"}
 """Rooms that may import torch at module level."""
 
 

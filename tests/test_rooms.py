@@ -9,7 +9,20 @@ import pytest
 
 LIBRARY = Path(__file__).parent.parent / "autockpt"
 ROOMS = (
-    *("_batches", "_calls", "_check", "_choose", "_cli", "_compare", "_data", "_device", "_fit", "_frames", "_install"),
+    *(
+        "_batches",
+        "_calls",
+        "_check",
+        "_choose",
+        "_cli",
+        "_compare",
+        "_cuts",
+        "_data",
+        "_device",
+        "_fit",
+        "_frames",
+        "_install",
+    ),
     *(
         "_nested",
         "_optimizer",

@@ -21,11 +21,11 @@ from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import TooCostly
 from ..solvers.lowest import least_peak_until
 from ..solvers.registry import named, solve_until
+from .below import choose_among
 from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
 from .candidates.from_plan import find_planned
 from .peak_breakdown import advise, peak_parts
-from .pins import pin
 
 _log = logging.getLogger("autockpt")
 
@@ -127,16 +127,20 @@ def choose(
     if found is None:
         looking = for_candidates(asked.seconds, progress, clock)
         found = find_candidates(profile, deadline=looking, offload=asked.offload)
-    candidates = pin(found, asked.pins)
-    deadline = Deadline.after(asked.seconds, clock=clock, progress=progress)
-    solution = _solution(found, candidates, most_seconds, asked, deadline)
+
+    def until() -> Deadline:
+        return Deadline.after(asked.seconds, clock=clock, progress=progress)
+
+    def solved(every: Candidates, allowed: Candidates) -> Solution:
+        return _solution(every, allowed, most_seconds, asked, until())
+
+    candidates, solution = choose_among(found, asked, solved, lambda: for_candidates(asked.seconds, progress, clock))
     if candidates.offload is not None and solution.status.value != "optimal":
-        later = Deadline.after(asked.seconds, clock=clock, progress=progress)
-        solution = _or_staying(solution, found, candidates, most_seconds, asked, later)
+        solution = _or_staying(solution, found, candidates, most_seconds, asked, until())
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
-        deadline.tell("how little any method would recompute")
+        until().tell("how little any method would recompute")
         bounds = bounded and asked.offload is None  # the bound knows of no moves
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounds else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)

@@ -10,8 +10,8 @@ import msgspec
 from ..solvers.units import shown
 from .errors import InvalidFile
 
-Level = Annotated[int, msgspec.Meta(ge=0, le=4096)]
-"""0, or that of the part that begins with a call."""
+Level = Annotated[int, msgspec.Meta(ge=0, le=64)]
+"""0, or that of the part that begins with a call: one level more, and every call before runs once more."""
 
 
 def refuse_cuts(cuts: Sequence[int], calls: Sequence[str], *, units: bool, moves: bool) -> None:

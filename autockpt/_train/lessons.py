@@ -6,7 +6,6 @@ import logging
 import math
 
 from .._batches.batch import Forward, gathered_bytes, gradient_bytes
-from .._choose.refusing import told
 from .._data.errors import ProfilingError
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
@@ -17,6 +16,7 @@ from .._tell.said import Said
 from .known import Ready
 from .planned import Measured
 from .plans import Plans
+from .refusing import told
 from .step import StepUnderWay
 from .surprises import Surprises
 from .way import Installed, ObservedStep

@@ -15,8 +15,6 @@ from torch.optim import Optimizer
 
 from .._batches.batch import Forward, Kind, gradient_bytes
 from .._batches.headroom import enlarged, grown
-from .._choose.alike import MOST_OTHERS, shared
-from .._choose.refusing import refusing
 from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
 from .._data.profile import Profile
@@ -32,8 +30,10 @@ from .._tell.account import Account
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_like
 from .agreement import Agreement
+from .alike import MOST_OTHERS, shared
 from .history import History
 from .known import Known, Ready
+from .refusing import refusing
 from .request import Request, less_margin
 from .standing import standing_beside
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import msgspec
 
 from ..._data.errors import NotApplicable
 from ..._data.offload import ASSUMED_HOST_RATE, HOST, Offload
@@ -12,6 +15,7 @@ from ...solvers.units import listed
 from . import Candidates
 from .effects import PlannedReplay, replay_of
 from .moves import move_boundary, move_saved
+from .parts import in_parts
 from .profile_index import Index, Members
 from .units import kept_and_skipped
 
@@ -41,7 +45,11 @@ def _replay(index: Index, members: Members, segment: Segment, offload: Offload |
     rates = offload or UNPRICED
     if segment.offload == "saved":
         return move_saved(index, members[0], rates)
+    if segment.cuts and not any(index.passes.keeping):  # else all is replayed at once
+        return in_parts(index, members, segment.cuts, {})
     replay = replay_of(index, members, _idle(index, members, segment))
+    if replay is not None and segment.cuts:
+        replay = replace(replay, segment=msgspec.structs.replace(replay.segment, cuts=segment.cuts))
     if replay is None or segment.offload is None:
         return replay
     return move_boundary(index, replay, rates) or replay

@@ -15,13 +15,13 @@ from typing import Protocol
 
 import msgspec
 
+from .._choose.candidates.from_plan import find_planned
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
 from .._data.profile import Profile
 from ..solvers import simulate
 from ..solvers.errors import Infeasible, TooCostly
-from .candidates.from_plan import find_planned
 
 
 class Solve(Protocol):
