@@ -23,6 +23,7 @@ from tests.doors import (
     find_candidates,
     find_planned,
     offers,
+    phrase,
     replays_in_parts,
     revolve,
 )
@@ -247,3 +248,12 @@ def test_baselines_take_no_replay_in_parts() -> None:
     wide = [*found.replays, *replays_in_parts(found.index, NEVER)]
     stated: tuple[Candidate, ...] = type(found).of(found.index, wide).problem.candidates
     assert [each.partial for each in stated[len(found.replays) :]] == [True] * (len(wide) - len(found.replays))
+
+
+def test_pages_say_how_deep_a_plan_goes() -> None:
+    profile, _ = recorded(chain())
+    segment = Segment(calls=tuple(f"{i}#0" for i in range(9)), cuts=(0, 3, 2, 0, 1, 3, 2, 1, 0))
+    said = Plan(segments=(segment,)).explain(profile)
+    assert "levels" in said and "recomputing goes on inside recomputing" in said
+    assert phrase(Plan(segments=(segment,))) == "9 blocks whole, 1 run of calls in parts, up to 4 levels deep"
+    assert "levels" not in Plan.of([list(segment.calls)]).explain(profile)

@@ -14,11 +14,11 @@ Source: Griewank and Walther 2000, "Revolve", see `_cuts`. Exact in bytes, as `r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import msgspec
 
 from ..._cuts.offers import offers
+from ..._data.cuts import parts_of
 from ..._data.plan import Segment
 from ...solvers.deadline import Deadline
 from .effects import PlannedReplay, changed_buffers, host_seconds, replay_of, standing_twice
@@ -91,11 +91,9 @@ def in_parts(index: Index, members: Members, cuts: Cuts, known: Known) -> Planne
 
 
 def _in_parts(index: Index, members: Members, cuts: Cuts, known: Known) -> PlannedReplay | None:
-    level = min(cut for cut in cuts if cut)
-    edges = [0, *(i for i, cut in enumerate(cuts) if cut == level), len(members)]
     every = {
         start: in_parts(index, members[start:stop], (0, *cuts[start + 1 : stop]), known)
-        for start, stop in pairwise(edges)
+        for start, stop in parts_of(cuts)
     }
     found = {start: part for start, part in every.items() if part is not None}  # of the others backward reads nothing
     if not found:
