@@ -65,7 +65,7 @@ def _below(wider: Candidates, asked: Asked, solve: Solve, first: Infeasible) -> 
 def _wider(found: Candidates, asked: Asked, budget_bytes: int, looking: Callable[[], Deadline]) -> Candidates | None:
     """Return the candidates with those in parts; None where they can be of no use within so many bytes."""
     floor_bytes = max(step.base_bytes for step in found.problem.steps)  # which no decision changes
-    if asked.solver not in SEARCHING or budget_bytes < floor_bytes:
+    if not asked.below or asked.solver not in SEARCHING or budget_bytes < floor_bytes:
         return None
     deadline = looking()
     replays = [*replays_in_parts(found.index, deadline)]
