@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from benchmarks.models import SMALL
 from tests.end_to_end.reference import Reference, counting_replays
 from tests.zoo import Case
 
-SECONDS = 10.0
+SECONDS = 3.0
 """What a solver may take, of either kind."""
 
 MIB = 2**20
@@ -80,8 +81,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=list(CASES), choices=list(CASES))
     torch.set_num_threads(1)
-    rows = [run(name) for name in parser.parse_args().models]
-    write(Path(__file__).parent, {"rows": rows}, show(rows))
+    results = Path(__file__).parent / "results.json"
+    known = json.loads(results.read_text())["rows"] if results.exists() else []
+    found = {row["model"]: row for row in known}
+    for name in parser.parse_args().models:
+        found[name] = run(name)  # rows of other models stay as they are
+        rows = [found[each] for each in CASES if each in found]
+        write(results.parent, {"rows": rows}, show(rows))
 
 
 def run(name: str) -> dict[str, Any]:
