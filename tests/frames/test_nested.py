@@ -195,6 +195,29 @@ def test_a_call_that_takes_a_gradient_in_its_own_forward(check: Checks) -> None:
     assert len(kept) == (check != "never")
 
 
+class PenalisesLater(Penalises):
+    """Does so from some step on, which no rehearsal has seen."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        later = getattr(self, "later", False)
+        out: Tensor = super().forward(hidden) if later else self.linear(hidden)
+        return out
+
+
+@pytest.mark.parametrize("check", ["never", "sampled", "always"])
+def test_a_later_descent_that_fails_is_a_replay_at_once(check: Checks) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(PenalisesLater() for _ in range(4)))
+    planned = copy.deepcopy(model)
+    install(planned, numbered((0, 1, 2, 1)), check)
+    with listening() as said:
+        assert steps(model, summed, count=3).differences(steps(planned, summed, count=3)) == [] and not said
+        for stage in (*model, *planned):
+            stage.later = True
+        assert steps(model, summed, count=2).differences(steps(planned, summed, count=2)) == []
+    assert len([each for each in said if "takes a gradient in its own forward" in each]) == (check != "never")
+
+
 class Overwrites(WithLinear):
     """Changes its argument in place, which the part before has returned."""
 
