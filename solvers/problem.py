@@ -115,7 +115,7 @@ class Candidate:
         recompute_seconds: what choosing it costs per step.
         holds: boundary tensors.
         additions: bytes that choosing it adds.
-        partial: whether some of what it covers is kept or skipped.
+        partial: whether some of what it covers is kept or skipped all the same, or its replay goes in parts.
         multiplies: whether its replay runs something that multiplies matrices or convolves.
     """
 

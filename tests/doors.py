@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 
 from autockpt import _HOME as HOMES
+from autockpt._choose import below
 from autockpt._choose import solve as solving
 from autockpt._choose.bound import lay_out, least_seconds
 from autockpt._choose.candidates import Candidates, find_candidates
@@ -18,6 +19,7 @@ from autockpt._choose.candidates.effects import PlannedReplay, replay_of
 from autockpt._choose.candidates.entering import entering_bytes
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
+from autockpt._choose.candidates.parts import replays_in_parts
 from autockpt._choose.candidates.runs import runs_of, sibling_rows
 from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin
@@ -30,6 +32,8 @@ from autockpt._cli.doctor import SeenDevice as DoctorDevice
 from autockpt._cli.doctor import lines as doctor_lines
 from autockpt._cli.doctor import problems as doctor_problems
 from autockpt._cli.screen import progress, tell
+from autockpt._cuts.offers import offers
+from autockpt._cuts.revolve import fewest_runs, revolve
 from autockpt._data import files as data_files
 from autockpt._data import terminal
 from autockpt._data.devices import DEVICES, UnknownDevice
@@ -140,6 +144,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._optimizer.steps import OptimizerSteps
     from autockpt._ranks import One, ranks_of
     from autockpt._ranks import group as rank_group
+    from autockpt._ranks import refuse as ranks_refuse
     from autockpt._record import alive, in_place, recorder, timing
     from autockpt._record import build as record_build
     from autockpt._record.fake import RooflineClock

@@ -3,7 +3,7 @@
             solvers ◀───────────────────────── choose ◀─┐
                          data ◀─┤                    train ◀── check ◀── show ◀── cli
     torch_private ◀── device ◀── watch ◀───────────── record ◀─┤
-                      stash ◀── frames ◀── compare ◀── install ◀─┘
+                      stash ◀── frames ◀── compare ◀── install ◀─┘      nested lies between frames and install
 
 Each room may import those that an arrow leads to, however far. All may import the leaves.
 """
@@ -37,8 +37,10 @@ BELOW_TRAIN = {
     "solvers",
     "_link",
     "_index",
+    "_cuts",
     "_choose",
     "_frames",
+    "_nested",
     "_compare",
     "_install",
     "_batches",
@@ -70,11 +72,13 @@ LEFT_OF = {
     "_world": {"_data", "_torch_private", "_calls", "_optimizer", "_ranks", "_record"},
     "_link": {"_data", "solvers"},
     "_index": {"_data"},
-    "_choose": {"_data", "_link", "_index", "solvers"},
+    "_cuts": set(),
+    "_choose": {"_data", "_link", "_index", "_cuts", "solvers"},
     "_fit": {"_data", "_index", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
     "_compare": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames"},
-    "_install": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames", "_compare"},
+    "_nested": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames"},
+    "_install": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames", "_nested", "_compare"},
     "_tell": {"_data", "_index", "_torch_private", "_device", "_calls", "solvers", "_choose", "_frames", "_install"},
     "_train": BELOW_TRAIN,
     "_check": BELOW_TRAIN | {"_train"},
@@ -108,7 +112,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = BELOW_TRAIN - {"_data", "solvers", "_link", "_index", "_choose"} | {"_train", "_check", "_world"}
+WITH_TORCH = BELOW_TRAIN - {"_data", "solvers", "_link", "_index", "_cuts", "_choose"} | {"_train", "_check", "_world"}
 """Rooms that may import torch at module level."""
 
 

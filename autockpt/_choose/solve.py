@@ -21,11 +21,11 @@ from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import TooCostly
 from ..solvers.lowest import least_peak_until
 from ..solvers.registry import SEARCHING, named, solve_until
+from .below import choose_among
 from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
 from .candidates.from_plan import find_planned
 from .peak_breakdown import advise, peak_parts
-from .pins import pin
 
 _log = logging.getLogger("autockpt")
 
@@ -135,16 +135,20 @@ def choose(
     if found is None:
         looking = for_candidates(asked.seconds, progress, clock)
         found = find_candidates(profile, deadline=looking, offload=asked.offload)
-    candidates = pin(found, asked.pins)
-    deadline = Deadline.after(asked.seconds, clock=clock, progress=progress)
-    if candidates.offload is None:
-        solution = _solution(found, candidates, most_seconds, asked, deadline)
-    else:
-        candidates, solution = _moving(found, candidates, most_seconds, asked, deadline)
+
+    def until() -> Deadline:
+        return Deadline.after(asked.seconds, clock=clock, progress=progress)
+
+    def solved(every: Candidates, allowed: Candidates) -> tuple[Candidates, Solution]:
+        if allowed.offload is None:
+            return allowed, _solution(every, allowed, most_seconds, asked, until())
+        return _moving(every, allowed, most_seconds, asked, until())
+
+    candidates, solution = choose_among(found, asked, solved, lambda: for_candidates(asked.seconds, progress, clock))
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
-        deadline.tell("how little any method would recompute")
+        until().tell("how little any method would recompute")
         bounds = bounded and asked.offload is None  # the bound does not model moves
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounds else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)

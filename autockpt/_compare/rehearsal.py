@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import _torch_private
 from .._calls.layout import told_by_bytes
 from .._frames.around import Generator
-from .._frames.frame import Frame, MemberCall
+from .._frames.frame import Frame, MemberCall, Runs
 from .._frames.replay import Replay
 from .._stash.base import NoRoom, Spill, SpilledTensor
 from .._stash.held import HeldStashes
@@ -149,6 +149,24 @@ class Rehearsal(Check):
         if self._why:
             hidden.put_hooks_back()
         self._settle(frame)
+
+    def descend(self, frame: Frame, descent: Runs) -> bool:
+        if self._why:  # its replay settles what becomes of it
+            return False
+        hidden = Hidden(frame.calls)
+        copies = SmallCopies(hidden.small())
+        try:
+            descent.run()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self._why[descent.call.key] = FAILS.format(type(error).__name__, error, "")
+        finally:
+            changed = [*copies.put_back(), *hidden.changed()]
+            hidden.put_back()
+        if changed:
+            self._why.setdefault(descent.call.key, CHANGES.format(changed[0]))
+        return not self._why
 
     def _try(self, frame: Frame, replay: Replay, again: Callable[[], None]) -> None:
         """Run a replay, unless a call cannot be replayed and none is needed. An error is a reason to keep the call."""

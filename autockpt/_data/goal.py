@@ -160,6 +160,7 @@ class Asked:
         seconds: how long the solver may search; candidates take two thirds of that before it, at most.
         pins: what it must keep or recompute.
         offload: where tensors may wait off the device; None where they stay.
+        below: whether recomputing may go below one level, where that does not do.
 
     Raises:
         BudgetError: the seconds are no number, or below 0.
@@ -170,6 +171,7 @@ class Asked:
     seconds: float = SECONDS
     pins: Pins = NO_PINS
     offload: Offload | None = None
+    below: bool = True
 
     def __post_init__(self) -> None:
         refuse_no_seconds(self.seconds)

@@ -10,6 +10,7 @@ import msgspec
 
 from ..solvers.units import shown
 from .amounts import Bytes, Seconds
+from .cuts import Level, refuse_cuts
 from .errors import InvalidFile, NotApplicable
 from .files import Stored
 from .goal import Goal
@@ -37,6 +38,9 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         skip: units that it does not run again, since nothing that it needs reads their results.
         linked: those of `calls` that take a result of an earlier one as it is; where they stop doing so the
             boundary grows, and a warning says it.
+        cuts: where the replay goes in parts, which is recomputing below one level: for each call 0, or the level of the
+            part that begins with it. The parts of the lowest level are the outermost; a part with cuts inside goes in
+            parts itself. Empty where the replay is one.
         recompute_seconds: predicted cost per step.
         freed_bytes: predicted bytes of activations that keeping the segment would hold and recomputing it drops.
         boundary_bytes: predicted bytes that must stay alive so that it can be recomputed.
@@ -54,6 +58,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     keep: tuple[UnitKey, ...] = ()
     skip: tuple[UnitKey, ...] = ()
     linked: tuple[MemberKey, ...] = ()
+    cuts: tuple[Level, ...] = ()
     recompute_seconds: Seconds = 0.0
     freed_bytes: Bytes = 0
     boundary_bytes: Bytes = 0
@@ -130,6 +135,9 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
                 raise InvalidFile(
                     f"the segment of {shown(segment.calls[0])} moves what its calls save: it is one call, without units"
                 )
+            if segment.cuts:
+                units, moves = bool(segment.keep or segment.skip), segment.offload is not None
+                refuse_cuts(segment.cuts, segment.calls, units=units, moves=moves)
             for call in segment.calls:
                 if call in seen:
                     raise InvalidFile(f"call {shown(call)} stands in the plan twice")

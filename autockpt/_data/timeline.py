@@ -43,7 +43,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         output_bytes: what forward made and the caller still holds.
         activation_bytes: what calls that are kept have saved.
         boundary_bytes: what is held for the replays: boundaries, what kept units leave alive, copies of buffers.
-        restored_bytes: what replays have brought back, and what a replay makes while it runs.
+        restored_bytes: what replays have brought back, what a replay makes while it runs, and what it keeps for its
+            parts where it goes in some.
         transient_bytes: everything else: temporaries, and gradients of activations.
     """
 

@@ -260,7 +260,8 @@ class _Peaks:
         """Return the most samples that fit under the `lowest` plan of one batch, or that of a larger one."""
         if not self._under:
             self._tell("the largest batches")
-            asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS, offload=self._offload)
+            # One level, as in the frontier beside it.
+            asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS, offload=self._offload, below=False)
             other = choose(self._profile(LARGER * self._batches.samples), asked, bounded=False)
             self._under = [functools.cache(functools.partial(self._peak, plan)) for plan in (lowest, other)]
         return max(largest(under, usable) for under in self._under)

@@ -21,7 +21,7 @@ from .._data.errors import ReplayError
 from .around import Around, Generator, States
 from .held import Detached, Ref
 from .moved import MovedTensor
-from .slots import Look, OwnedSlot, Slot
+from .slots import Fills, Look, OwnedSlot, Slot
 from .state import ModuleState
 from .unit import Units
 
@@ -42,6 +42,7 @@ class MemberCall:
         generators: all that it could draw from.
         end: number of slots in the frame when it returned; None if it has not.
         units: those inside it that a replay does not run; None where it runs everything.
+        cut: level of the part of the frame that begins with it; 0 where none does.
     """
 
     key: str
@@ -55,6 +56,20 @@ class MemberCall:
     generators: list[Generator] = field(default_factory=list)
     end: int | None = None
     units: Units | None = None
+    cut: int = 0
+
+
+class Runs(Protocol):
+    """Calls that run again and fill no slot.
+
+    Attributes:
+        call: the one that runs, or ran last.
+    """
+
+    call: MemberCall
+
+    def run(self) -> None:
+        """Run them; errors as for `Replayer.replay`."""
 
 
 class Replayer(Protocol):
@@ -91,6 +106,13 @@ class Replayer(Protocol):
         Raises:
             ReplayError: the calls did not save the same tensors as before.
             RuntimeError: a tensor that they read has been changed in place.
+        """
+
+    def descend(self, frame: Frame, descent: Runs) -> bool:
+        """Run the parts of a frame but the last, for what they give one another; see `_nested`.
+
+        Returns:
+            Whether that went well; else the frame is to be replayed at once.
         """
 
 
@@ -137,16 +159,26 @@ class Frame:
     def fill(self, slot: Slot) -> None:
         """Replay the frame, unless another thread has done so since `slot` was found empty.
 
+        Where it has gone in parts, the part that has the slot is replayed, and may go in parts again.
+
         Raises:
             ReplayError: the slot is empty after it.
         """
+        self.try_to_fill(slot)
+        frame: Fills = self
+        while frame is not slot.frame:
+            frame = slot.frame
+            frame.try_to_fill(slot)
+
+    def try_to_fill(self, slot: Slot) -> None:
+        """Do so, and leave a slot empty that another frame has by then; errors as for `fill`."""
         with self._lock:
-            if slot.value is None:
+            if slot.frame is self and slot.value is None:
                 if slot.given is not None:  # some node reads what it saved twice in one backward
                     for _, other in self.alive():
                         other.given = None
                 self.replay()
-            if slot.value is None and not (slot.expected and slot.expected.stands):
+            if slot.frame is self and slot.value is None and not (slot.expected and slot.expected.stands):
                 raise ReplayError("a replay ended before it reached a tensor that backward needs")
 
     def alive(self) -> Iterator[tuple[int, Slot]]:

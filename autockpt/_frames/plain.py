@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from .._data.errors import ReplayError
 from .around import Generator
-from .frame import Frame, MemberCall
+from .frame import Frame, MemberCall, Runs
+from .held import Changed
 from .replay import Replay
 from .slots import Slot
 
@@ -30,3 +32,11 @@ class Plain:
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Replay a frame; arguments and errors as for `Replayer.replay`."""
         Replay(frame, last, backward).run()
+
+    def descend(self, frame: Frame, descent: Runs) -> bool:
+        """Run the parts of a frame but the last; returns as `Replayer.descend`."""
+        try:
+            descent.run()
+        except (Changed, ReplayError):  # which a replay of all at once raises again, if it is none of parts alone
+            return False
+        return True

@@ -69,7 +69,7 @@ class Recording:
         """Run a member's `forward` so that the frame can run it again; its `state` has just been taken."""
         self.position = place.position
         frame, number = self.frame, len(self.frame.calls)
-        call = self._begun(key, forward, state, args, kwargs)
+        call = self._begun(key, forward, state, place, args, kwargs)
         if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
@@ -99,7 +99,13 @@ class Recording:
         return result
 
     def _begun(
-        self, key: str, forward: Callable[..., Any], state: ModuleState, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        key: str,
+        forward: Callable[..., Any],
+        state: ModuleState,
+        place: Place,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> MemberCall:
         """Return a call that begins, with the state of every generator that it may draw from."""
         given: list[Tensor] = []
@@ -108,6 +114,8 @@ class Recording:
         devices.update([tensor.device for tensor in given if not tensor.is_cpu])
         refs = [self._refer(tensor) for tensor in given]
         call = MemberCall(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
+        if place.cut:
+            call.cut, self._reached = place.cut, {}  # a part that begins here knows no generator's state
         call.generators = generators_of(devices, not_simple(templates))
         if others := self.frame.replayer.begins(call, given):
             call.generators = list(dict.fromkeys([*call.generators, *others]))

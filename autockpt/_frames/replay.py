@@ -47,6 +47,7 @@ class Replay:
 
     handle: object
     planned: PlannedUnits
+    _unpack = staticmethod(as_given)
 
     def __init__(self, frame: Frame, last: int, backward: int, *, skips: bool = True) -> None:
         self._frame = frame
@@ -58,6 +59,7 @@ class Replay:
 
     def _begin(self) -> None:
         frame = self._frame
+        self._calls = frame.calls[: frame.calls.index(frame.call_at(self._last)) + 1]
         self._last_use: dict[Ref, int] = {}
         self._values: dict[Ref, Tensor] = {}
         self.call = frame.calls[0]
@@ -99,8 +101,7 @@ class Replay:
 
     def _once(self) -> None:
         """Run the calls once; errors as for `run`."""
-        calls = self._frame.calls
-        calls = calls[: calls.index(self._frame.call_at(self._last)) + 1]
+        calls = self._calls
         self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
         # Forward may also seed a generator and put it back behind the last slot, where no replay comes.
         self._states = dict(states_of({generator for call in calls for generator in call.generators}))
@@ -168,7 +169,7 @@ class Replay:
         self._entry = 0
         thread.units = None if plain else self
         try:
-            _torch_private.push_hooks(self._pack, as_given)
+            _torch_private.push_hooks(self._pack, self._unpack)
             run = call.around.run
             result = run(forward, *args, **kwargs) if plain else run(called, self, call.key, forward, args, kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:

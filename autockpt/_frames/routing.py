@@ -259,6 +259,8 @@ def _replayer(scope: Scope, segment: int) -> Replayer:
     """Return what replays the next frame of a segment."""
     replayers, watched = scope.table.replayers, scope.handle.watched
     replayer = Plain() if replayers is None else replayers.replayer(segment)
+    around = scope.table.around.get(segment)
+    replayer = replayer if around is None else around(replayer)
     return replayer if watched is None else watched(replayer)
 
 

@@ -38,6 +38,9 @@ class Fills(Protocol):
     def fill(self, slot: Slot) -> None:
         """Have the slot be full."""
 
+    def try_to_fill(self, slot: Slot) -> None:
+        """Have it be full, or belong to another frame."""
+
 
 class Expects(Protocol):
     """Knows what forward saved in a slot, and takes what a replay makes for it.

@@ -29,6 +29,7 @@ class Place:
             recomputed; None for nothing.
         until: call at whose end that has left the device, and as whose backward begins it comes back; None where all
             waits for it.
+        cut: level of the part of the segment that begins with the call; 0 where none does.
     """
 
     segment: int
@@ -38,6 +39,7 @@ class Place:
     selective: bool
     offload: Literal["boundary", "saved"] | None = None
     until: str | None = None
+    cut: int = 0
 
 
 class Replayers(Protocol):
@@ -71,6 +73,7 @@ class Table:
         unplanned: tells the calls that the plan does not know.
         stash: where tensors wait that the plan moves.
         ends: calls at whose end some of them have left the device.
+        around: by number of a segment, what goes around the replayers of its frames; most have nothing.
     """
 
     plan: Plan | None = None
@@ -82,6 +85,7 @@ class Table:
     unplanned: UnplannedCalls = field(default_factory=UnplannedCalls)
     stash: PlanStash = field(default_factory=PlanStash)
     ends: Collection[str] = frozenset()
+    around: Mapping[int, Callable[[Replayer], Replayer]] = field(default_factory=dict)
 
 
 class Handle:

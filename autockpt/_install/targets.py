@@ -17,6 +17,7 @@ from .._frames.state import Buffers
 from .._frames.table import Place, Replayers, Table
 from .._frames.unit import PlannedUnits, Wanted
 from .._frames.unplanned import UnplannedCalls
+from .._nested.parts import InParts
 from .._stash.plan_stash import PlanStash, refuse_no_way
 from ..solvers.units import listed
 
@@ -56,6 +57,7 @@ def table_of(
         unplanned=UnplannedCalls(known),
         stash=_stash(model, plan),
         ends=frozenset(place.until for place in targets.members.values() if place.until is not None),
+        around={number: InParts for number, segment in enumerate(plan.segments) if segment.cuts},
     )
     wanted = {"", *table.parents, *table.names, *units.inside, *targets.children, *unplanned, *map(name_of, table.ends)}
     return table, {name: targets.modules[name] for name, *_ in targets.aliases.values() if name in wanted}
@@ -145,6 +147,7 @@ class _Targets:
                 selective=bool(segment.keep or segment.skip),
                 offload=segment.offload,
                 until=None if segment.until is None else self._key(segment.until),
+                cut=segment.cuts[position] if segment.cuts else 0,
             )
             if self.members.setdefault(self._key(key), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")

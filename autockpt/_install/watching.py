@@ -26,6 +26,7 @@ class WatchedReplayer:
         self._replayed, self._replayer = replayed, replayer
         self.compares = replayer.compares
         self.begins, self.ends, self.saves = replayer.begins, replayer.ends, replayer.saves
+        self.descend = replayer.descend
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Replay the frame; arguments and errors as for `Replayer.replay`."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from .. import _torch_private as private
 from .._data.errors import NotApplicable
+from .._data.plan import Plan
 from .units import speaking_parameters, speaks, units
 
 COLLECTIVES = ("c10d.", "_c10d_functional.")
@@ -51,6 +52,11 @@ OWN_STEP = (
 UNITS = (
     "the segment {0} covers {1} unit{2} that are sharded (FSDP), whose parameters are away again when its replay runs. "
     "Make each unit a segment of its own, without calls beside it."
+)
+
+PARTS = (
+    "the replay of the segment {0} goes in parts, and replays of this model run collectives, which every level would "
+    "run again. Leave its cuts out."
 )
 
 COVERS_UNITS = "has units of FSDP inside, whose parameters its replay would have to gather"
@@ -147,6 +153,17 @@ def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
         covered = inside | (every & names)
         if inside or (covered and len(calls) > 1):
             raise NotApplicable(UNITS.format(", ".join(calls[:6]), len(covered), "s" * (len(covered) > 1)))
+
+
+def refuse_parts(model: nn.Module, plan: Plan) -> None:
+    """Refuse replays in parts where replays run collectives; those that would gather have been refused as units.
+
+    Raises:
+        NotApplicable: a segment's replay goes in parts.
+    """
+    cut = [segment.calls for segment in plan.segments if segment.cuts]
+    if cut and speaks(model):
+        raise NotApplicable(PARTS.format(", ".join(cut[0][:6])))
 
 
 def _of_fsdp(model: nn.Module, kind: str) -> Iterator[str]:

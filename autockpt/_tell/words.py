@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from .._data.cuts import depth_of
 from .._data.keys import label, split_key
 from .._data.plan import Plan, Segment
 from .._data.profile import Profile
@@ -65,18 +66,29 @@ def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
     if len(ordered) > MOST:
         more = sum(len(kind.segments) for kind in ordered[MOST:])
         yield f"and {more} {'call' if more == 1 else 'calls'} of other kinds"
+    if kinds and (parts := _in_parts(plan)):
+        yield parts
     if moved := _moved(plan):
         yield moved if kinds else f"nothing, {moved}"
 
 
 def phrase(plan: Plan, profile: Profile | None = None) -> str:
     """Return the same in one line. Of several kinds it has only the first two, without what they keep."""
-    said, moved = list(in_words(plan, profile)), _moved(plan)
+    said, last = list(in_words(plan, profile)), [*filter(None, (_in_parts(plan), _moved(plan)))]
     if len(said) < 2:
         return said[0] if said else "nothing"
-    again = said[:-1] if moved else said
+    again = said[: len(said) - len(last)]
     first = ", ".join(each.partition("; ")[0] for each in again[:2]) + (" and more" if len(again) > 2 else "")
-    return f"{first}, {moved}" if moved else first
+    return ", ".join([first, *last])
+
+
+def _in_parts(plan: Plan) -> str:
+    """Say how deep a plan recomputes inside what it recomputes; empty where it does not."""
+    cut = [segment for segment in plan.segments if segment.cuts]
+    if not cut:
+        return ""
+    runs = "1 run" if len(cut) == 1 else f"{len(cut)} runs"
+    return f"{runs} of calls in parts, up to {max(depth_of(segment.cuts) for segment in cut)} levels deep"
 
 
 def _moved(plan: Plan) -> str:

@@ -15,7 +15,7 @@ from .._data.goal import Patterns
 from .._data.offload import Offload, is_rated
 from .._data.plan import Plan, refuse_no_plan
 from .._install.install import install
-from .._ranks.refuse import refuse_units
+from .._ranks.refuse import refuse_parts, refuse_units
 from .._record.step import refuse_lazy
 from .._record.switches import BESIDE, recomputes_itself
 from .._stash.plan_stash import refuse_no_way, with_measured_rates
@@ -43,6 +43,7 @@ def apply_given(
     refuse_units(model, [segment.calls for segment in plan.segments])
     if isinstance(offload, Offload):
         refuse_pins(*offload.pins.values())
+    refuse_parts(model, plan)
     if offload is not None:
         plan = msgspec.structs.replace(plan, offload=Offload.read(offload))
     if recomputes_itself(model):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autockpt import AutockptError, InvalidFile, Plan, Profile, frontier, solve
+from autockpt import AutockptError, InvalidFile, Plan, Profile, Segment, frontier, solve
 from tests.data.mutations import damaged
 from tests.doors import data_files
 from tests.handmade import chain_profile
@@ -53,7 +53,12 @@ def profiles() -> list[str]:
 
 @pytest.fixture(scope="module")
 def plans() -> list[str]:
-    made = solve(chain_profile(), "80MiB", seconds=1), Plan.of(["h.0", ["h.1.attn", "h.1.mlp"]])
+    cut = Segment(calls=("h.0#0", "h.1#0", "h.2#0"), cuts=(0, 2, 1))
+    made = (
+        solve(chain_profile(), "80MiB", seconds=1),
+        Plan.of(["h.0", ["h.1.attn", "h.1.mlp"]]),
+        Plan(segments=(cut,)),
+    )
     return [written(each) for each in made]
 
 

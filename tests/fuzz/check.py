@@ -50,6 +50,7 @@ class Verdict:
         segments: number of calls of each segment of the plan.
         selective: how many of them keep or skip units.
         glued: how many of them contain torch functions of their callers' own code.
+        cut: how many of them are replayed in parts.
         replays: how many frames were replayed.
         refused: the reasons of the profile's refused calls.
     """
@@ -59,6 +60,7 @@ class Verdict:
     segments: tuple[int, ...] = ()
     selective: int = 0
     glued: int = 0
+    cut: int = 0
     replays: int = 0
     refused: tuple[str, ...] = ()
 
@@ -104,9 +106,12 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
             keep=tuple(segment.keep for segment in plan.segments),
             skip=tuple(segment.skip for segment in plan.segments),
         )
+    if any(segment.cuts for segment in plan.segments):
+        case = replace(case, cuts=tuple(segment.cuts for segment in plan.segments))
     lengths = tuple(len(segment.calls) for segment in plan.segments)
     selective = sum(bool(segment.keep or segment.skip) for segment in plan.segments)
     glued = sum(any(split_key(key)[1] for key in segment.calls) for segment in plan.segments)
+    cut = sum(any(segment.cuts) for segment in plan.segments)
     kinds = kinds_in(case.tree)
     by_hand = case.choice.blind or case.choice.units == "names"
     beyond = reasons_beyond_replay(plan, profile) if case.choice.blind else []
@@ -126,7 +131,7 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
         except Exception as error:
             if doubtful and (_is_loud(error) or (beyond and not isinstance(error, AssertionError))):
                 return Verdict(
-                    "loud", f"{type(error).__name__}: {error}", lengths, selective, glued, len(replays), refused
+                    "loud", f"{type(error).__name__}: {error}", lengths, selective, glued, cut, len(replays), refused
                 )
             raise Difference(
                 f"{case!r} fails where the plain step does not: {type(error).__name__}: {error}"
@@ -137,9 +142,9 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
         if kept and not doubtful:
             raise Difference(f"{case!r} is exact, and yet it is said that {kept[0]}")
         result, why = ("refused", _reason(kept[0])) if kept else ("exact", "")
-        return Verdict(result, why, lengths, selective, glued, len(replays), refused)
+        return Verdict(result, why, lengths, selective, glued, cut, len(replays), refused)
     if beyond:
-        return Verdict("beyond replay", beyond[0], lengths, selective, glued, len(replays), refused)
+        return Verdict("beyond replay", beyond[0], lengths, selective, glued, cut, len(replays), refused)
     raise Difference(f"{case!r} differs in {', '.join(sorted(different)[:6])} ({len(different)} in all)")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 
 from autockpt import Plan, Profile, Segment
@@ -54,9 +56,11 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
         spans = named or _blind(index, rows)
         wanted = range(len(named)) if named else _taken(index, spans, choice)
         segments = [_by_hand(index, spans[number]) for number in wanted]
-        for chosen in ("keep", "skip"):
+        for chosen in ("keep", "skip", "cuts"):
             for number, units in enumerate(getattr(case, chosen)):
                 segments[number] = msgspec.structs.replace(segments[number], **{chosen: units})
+        if case.calls is not None:
+            return _plan(segments, choice)
     else:
         profile = without_host(profile, choice.dice) if choice.units == "menus" else profile
         candidates = find_candidates(profile)
@@ -64,10 +68,35 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
         if choice.units:
             order = [number for number, each in enumerate(candidates.replays) if each.alone] or order
         taken = _taken(candidates.index, [candidates.replays[number].members for number in order], choice)
-        segments = list(segments_of(candidates, [order[number] for number in taken]))
+        index, segments = candidates.index, list(segments_of(candidates, [order[number] for number in taken]))
+    if choice.cuts:
+        segments = [in_parts(index, segment, choice) for segment in segments]
+    return _plan(segments, choice)
+
+
+def _plan(segments: list[Segment], choice: Choice) -> Plan:
     if choice.unnamed:
-        segments = [Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip) for segment in segments]
+        segments = [
+            Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip, cuts=segment.cuts)
+            for segment in segments
+        ]
     return Plan(segments=tuple(segments))
+
+
+def in_parts(index: ProfileIndex, segment: Segment, choice: Choice) -> Segment:
+    """Draw parts in which a segment's replay goes, to any depth: blindly anywhere, else where parts can begin."""
+    if len(segment.calls) < 2 or segment.keep or segment.skip:
+        return segment
+    by_key = {node.key: number for number, node in enumerate(index.nodes)}
+    members = tuple(by_key[key] for key in segment.calls)
+    dice = random.Random(choice.dice)
+    able = [
+        choice.blind or not (index.reason(members[:place]) or index.reason(members[place:]))
+        for place in range(len(members))
+    ]
+    cuts = [dice.choice((0, 1, 1, 2, 3)) if place and able[place] else 0 for place in range(len(members))]
+    cuts = [min(level, len(members) - 1) for level in cuts]
+    return msgspec.structs.replace(segment, cuts=tuple(cuts)) if any(cuts) else segment
 
 
 def _every_sibling(profile: Profile, *, blind: bool) -> tuple[ProfileIndex, list[list[int]]]:

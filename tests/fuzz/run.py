@@ -75,6 +75,11 @@ class Tally:
         return sum(verdict.glued > 0 for verdict in self.verdicts)
 
     @property
+    def cut(self) -> int:
+        """Number of plans with segments that are replayed in parts."""
+        return sum(verdict.cut > 0 for verdict in self.verdicts)
+
+    @property
     def selective_share(self) -> float:
         """Share of the drawn plans that keep or skip units."""
         return self.selective / max(len(self.verdicts), 1)
@@ -92,6 +97,7 @@ class Tally:
             f"{sum(verdict.selective for verdict in verdicts)} keep or skip units, in {self.selective} plans "
             f"({self.selective_share:.0%})",
             f"{sum(verdict.glued for verdict in verdicts)} segments with glue, in {self.glued} plans",
+            f"{sum(verdict.cut for verdict in verdicts)} segments replayed in parts, in {self.cut} plans",
             *_counted("results", [verdict.result for verdict in verdicts]),
             *_counted("plans that failed aloud", [v.detail.partition(":")[0] for v in verdicts if v.result == "loud"]),
             *_counted("calls kept after a comparison", [v.detail for v in verdicts if v.result == "refused"]),

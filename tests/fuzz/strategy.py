@@ -79,4 +79,5 @@ def choices(draw: st.DrawFn) -> Choice:
         unnamed=draw(often(3)),
         units="" if way == "blind" else way,
         dice=draw(st.integers(0, 999)),
+        cuts=draw(often(2)),
     )

@@ -96,7 +96,8 @@ class Choice(_Brief):
         unnamed: whether parents and buffers are left for `install` to find, as in a plan by hand.
         units: whether units are kept or skipped: entries of ``menus``, what their ``rules`` allow, or any ``names``;
             empty for whatever candidates there are.
-        dice: what is drawn of units, and the seconds that fill menus.
+        dice: what is drawn of units, of cuts, and the seconds that fill menus.
+        cuts: whether replays of runs go in parts, to any depth.
     """
 
     picks: tuple[int, ...] = (0,)
@@ -105,11 +106,12 @@ class Choice(_Brief):
     unnamed: bool = False
     units: str = ""
     dice: int = 0
+    cuts: bool = False
 
 
 @dataclass(frozen=True, repr=False)
 class Case(_Brief):
-    """A model, how it is trained, and what is recomputed: either chosen, or the very calls, and the units in each."""
+    """A model, how it is trained, and what is recomputed: either chosen, or the very calls, with units and cuts."""
 
     tree: N
     how: How = How()
@@ -117,9 +119,11 @@ class Case(_Brief):
     calls: tuple[tuple[str, ...], ...] | None = None
     keep: tuple[tuple[str, ...], ...] = ()
     skip: tuple[tuple[str, ...], ...] = ()
+    cuts: tuple[tuple[int, ...], ...] = ()
 
     def __repr__(self) -> str:
         units = f", keep={self.keep!r}, skip={self.skip!r}" if self.keep or self.skip else ""
+        units += f", cuts={self.cuts!r}" if self.cuts else ""
         return f"Case({self.tree!r}, {self.how!r}, {self.choice!r}, {self.calls!r}{units})"
 
 

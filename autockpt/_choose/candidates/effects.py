@@ -73,8 +73,8 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     boundary = index.boundary(members)
     over = max(fills) + 1  # the last replay is
     held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], over)
-    twice = _twice(index, members, held, alone)
-    buffers = _changed_buffers(index, members)
+    twice = standing_twice(index, members, held, alone)
+    buffers = changed_buffers(index, members)
     snapshot = sum(index.profile.buffer_bytes[name] for name in buffers)
     replays = [
         _one_replay(index, members, tick, needed, alone, held, twice, snapshot) for tick, needed in fills.items()
@@ -106,7 +106,7 @@ def _never_read(index: Index, members: Members, slots: Sequence[int]) -> Planned
     over = max((saves.release[i] for i in slots), default=index.profile.ticks)
     if over >= index.profile.ticks:
         return None
-    boundary, buffers = index.boundary(members), _changed_buffers(index, members)
+    boundary, buffers = index.boundary(members), changed_buffers(index, members)
     unread = {saves.tensor[i] for i in slots}.difference(boundary, {-1})
     snapshot = sum(index.profile.buffer_bytes[name] for name in buffers)
     return PlannedReplay(
@@ -121,7 +121,7 @@ def _never_read(index: Index, members: Members, slots: Sequence[int]) -> Planned
     )
 
 
-def _twice(
+def standing_twice(
     index: Index, members: Members, held: Collection[int], alone: Collection[int]
 ) -> dict[int, Mapping[int, Copies]]:
     """Return what is held of what the replay makes too: the caller's code made something of a member's result."""
@@ -165,7 +165,7 @@ def _segment(
     )
 
 
-def _changed_buffers(index: Index, members: Members) -> tuple[str, ...]:
+def changed_buffers(index: Index, members: Members) -> tuple[str, ...]:
     """Return the names of the buffers that calls change, each once."""
     changing = index.within(members, index.changing)
     return tuple(dict.fromkeys(name for n in changing for name in index.nodes[n].record.buffers))
@@ -216,7 +216,7 @@ def _one_replay(
         end=end,
         seconds=_device_seconds(index, members, last, alone)
         + packed * index.host.save_seconds
-        + _host_seconds(index, members, alone),
+        + host_seconds(index, members, alone),
         restored=frozenset(tensor for tensor, _ in until),
         additions=(
             (snapshot + peak_bytes, tick, tick + 1),
@@ -288,7 +288,7 @@ def _device_seconds(index: Index, members: Members, last: int, alone: Collection
     return sum(index.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
 
 
-def _host_seconds(index: Index, members: Members, alone: Collection[int]) -> float:
+def host_seconds(index: Index, members: Members, alone: Collection[int]) -> float:
     """Host seconds of a replay: of each call but the first, and of each function that only a function mode tells apart.
 
     Such are those left alone, and those that are members; the mode meets all that the code around them calls.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import msgspec
 
 from ..._data.errors import NotApplicable
 from ..._data.offload import ASSUMED_HOST_RATE, HOST, Offload
@@ -14,6 +17,7 @@ from ...solvers.units import listed
 from . import Candidates
 from .effects import PlannedReplay, replay_of
 from .moves import move_boundary, move_saved
+from .parts import in_parts
 from .units import kept_and_skipped
 
 UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_HOST_RATE)
@@ -47,7 +51,11 @@ def _replay(
     until = None if road is None else _until(index, members, segment)
     if segment.offload == "saved":
         return move_saved(index, members[0], rates, road, until)
+    if segment.cuts and not any(index.passes.keeping):  # else all is replayed at once
+        return in_parts(index, members, segment.cuts, {})
     replay = replay_of(index, members, _idle(index, members, segment))
+    if replay is not None and segment.cuts:
+        replay = replace(replay, segment=msgspec.structs.replace(replay.segment, cuts=segment.cuts))
     if replay is None or segment.offload is None:
         return replay
     return move_boundary(index, replay, rates, road, until) or replay

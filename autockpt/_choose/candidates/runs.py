@@ -53,9 +53,7 @@ def runs_of(index: Index) -> Iterator[Run]:
 
     Those after functions also with as many of them as make their boundary smaller.
     """
-    saved = index.profile.saves.tensor
-    saved_bytes = {c: index.total_bytes({saved[i] for i in index.saves_of((c,))} - {-1}) for c in index.call_nodes}
-    for row in sibling_rows(index, [call for call in saved_bytes if saved_bytes[call] > LARGE * saved_bytes[0]]):
+    for row in rows_of(index):
         spans = _spans(index, row)
         earlier = _earlier(index, row, spans)
         found: dict[tuple[int, int], bool] = {}
@@ -69,6 +67,13 @@ def runs_of(index: Index) -> Iterator[Run]:
             for begin in earlier.get((first, last), ()):
                 found.setdefault((begin, last), RUNS_A_LENGTH * _evenness(last) >= len(row))
         yield from (Run(tuple(row[first : last + 1]), even) for (first, last), even in found.items())
+
+
+def rows_of(index: Index) -> list[list[int]]:
+    """The siblings that runs are made of, with torch functions where they are blocks of the model."""
+    saved = index.profile.saves.tensor
+    saved_bytes = {c: index.total_bytes({saved[i] for i in index.saves_of((c,))} - {-1}) for c in index.call_nodes}
+    return sibling_rows(index, [call for call in saved_bytes if saved_bytes[call] > LARGE * saved_bytes[0]])
 
 
 def _spans(index: Index, row: Sequence[int]) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..._choose.timeline import predict_timeline
+from ..._data.cuts import depth_of
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
@@ -19,8 +20,13 @@ from .common import MODES, budget_of, by_reason, caveats, how_timed
 from .decisions import Activations, decide, decision_table
 from .names import span_of_segments, unit_labels, without_layer
 
-FIGURES = ("freed_bytes", "boundary_bytes", "kept_bytes", "offload", "moved_bytes")
+FIGURES = ("freed_bytes", "boundary_bytes", "kept_bytes", "cuts", "offload", "moved_bytes")
 """Fields of a segment that a row of segments takes over: they are equal in all of the row's segments."""
+
+LEVELS = (
+    "Where there are several levels, recomputing goes on inside recomputing: in backward the calls run again without "
+    "saving anything but what their parts begin with, and then part by part, from the last to the first."
+)
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +39,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
         keep: the units that it keeps, named relative to the segment's call if it has only one.
         skip: the units that it skips, named in the same way.
         recompute_seconds: the mean over these segments, moves included.
+        cuts: see `Segment`.
         offload: see `Segment`.
         moved_bytes: the bytes that one of them moves.
     """
@@ -46,6 +53,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     keep: tuple[str, ...]
     skip: tuple[str, ...]
     recompute_seconds: float
+    cuts: tuple[int, ...] = ()
     offload: str | None = None
     moved_bytes: int = 0
 
@@ -115,10 +123,7 @@ def _completed(plan: Plan, profile: Profile, timeline: MemoryTimeline, activatio
 def _segment_rows(plan: Plan) -> Iterator[SegmentRow]:
     groups: dict[tuple[Any, ...], list[Segment]] = {}
     for segment in plan.segments:
-        shown = {
-            name: getattr(segment, name)
-            for name in ("freed_bytes", "boundary_bytes", "kept_bytes", "offload", "moved_bytes")
-        }
+        shown = {name: getattr(segment, name) for name in FIGURES}
         shown |= {what: unit_labels(segment, getattr(segment, what)) for what in ("keep", "skip")}
         groups.setdefault((without_layer(segment.calls)[0], *shown.items()), []).append(segment)
     for (_, *shared), alike in groups.items():
@@ -179,8 +184,12 @@ def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | Pag
         columns["freed"] = [Bar(in_unit(row.freed_bytes), row.freed_bytes / most, YELLOW) for row in rows]
         columns["boundary"] = [in_unit(row.boundary_bytes) for row in rows]
         columns["seconds"] = [format_seconds(row.recompute_seconds) for row in rows]
+    if any(row.cuts for row in rows):
+        columns["levels"] = [str(depth_of(row.cuts)) for row in rows]
     table = list(zip(*columns.values(), strict=True))
     yield PageTable(title=title, header=list(columns), rows=table, elide="calls")
+    if any(row.cuts for row in rows):
+        yield LEVELS
     yield from _not_again(rows, in_unit)
 
 

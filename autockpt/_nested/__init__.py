@@ -1,0 +1,21 @@
+"""Below one level: a segment whose replay goes in parts (Griewank and Walther 2000).
+
+`Segment.cuts` has a level for each call: where it is not 0 a part begins, and the lowest levels are the outermost. A
+part goes in parts again where there are cuts inside it.
+
+    cuts        0  2  0  1  0  0  1  0       three parts: calls 0 to 2, 3 to 5, 6 and 7; the first goes in two again
+    descent     ├──────────────────▶         when backward comes to the segment: runs all parts but the last, saves
+                │        │        │          nothing, and keeps what the parts are given
+    replays                       ├────▶     then each part by itself, when backward comes to it: the last one first
+                         ├───────▶
+                ├──────▶                     and the first by a descent of its own
+                      ├▶
+                ├────▶
+
+A frame (`_frames`) that has descended hands its slots on: each part is a frame like any other, over the same slots, its
+boundary what the descent kept. So what holds of replays and of lifetimes holds of parts too (see `_frames`). What comes
+before a part is what was there in forward: states of generators are kept where parts begin.
+
+A frame does not descend, but is replayed at once, which is as exact and holds more: while more calls may join it, in a
+backward that keeps its graph, and where a descent fails, as where a call takes a gradient in its own forward.
+"""

@@ -1,0 +1,72 @@
+"""A descent: all parts of a frame but the last run again, and nothing is saved of them but what parts are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from .. import _torch_private
+from .._calls.values import tensors
+from .._data.errors import ReplayError
+from .._frames.frame import Frame
+from .._frames.held import BOUNDARY, Detached, Ref
+from .._frames.replay import Replay
+
+GIVEN = "what a part of a replay is given"
+"""What one of these tensors is, for whoever changes it in place."""
+
+TAKES_GRADIENT = "takes a gradient in its own forward, for which nothing is saved where a replay goes in parts"
+
+
+class Descent(Replay):
+    """Runs all parts of a frame but the last.
+
+    Gradients are on, so that kernels are those of forward; but of what autograd would save nothing is held.
+
+    Args:
+        frame: the frame.
+        last: number of the last slot that is to be filled.
+        begins: numbers of the calls with which its parts begin, but the first.
+
+    Attributes:
+        begins: the same.
+        stop: number of the call behind the last part.
+        given: what calls returned that later parts take.
+    """
+
+    def __init__(self, frame: Frame, last: int, begins: list[int]) -> None:
+        super().__init__(frame, last, -1)
+        self.begins, self.stop = begins, len(self._calls)
+        self.given: dict[Ref, Detached] = {}
+        self._wanted = _given_to_parts(self._calls, begins)
+        self._calls = self._calls[: begins[-1]]
+
+    def _keep(self, number: int, result: Any) -> None:
+        for leaf, tensor in enumerate(tensors(result)):
+            if (ref := Ref(number, leaf)) in self._wanted:
+                self.given[ref] = Detached(tensor, GIVEN)
+        super()._keep(number, result)
+
+    @_torch_private.never_compiled
+    def _pack(self, tensor: Tensor) -> None:  # type: ignore[override]
+        """Hold nothing of `tensor`."""
+        self._next += 1
+        if self.call.end is not None and self._next > self.call.end:
+            self._stop("saved more tensors than its forward did")
+
+    @staticmethod
+    @_torch_private.never_compiled
+    def _unpack(_: None) -> Tensor:  # type: ignore[override]
+        raise ReplayError(TAKES_GRADIENT)
+
+
+def _given_to_parts(calls: list[Any], begins: list[int]) -> set[Ref]:
+    """Return the results of calls that calls of later parts take."""
+    starts, wanted = iter([*begins, len(calls)]), set[Ref]()
+    first, stop = 0, next(starts)
+    for number, call in enumerate(calls):
+        if number == stop:
+            first, stop = stop, next(starts)
+        wanted.update(ref for ref in call.refs if BOUNDARY < ref.call < first)
+    return wanted
