@@ -20,11 +20,12 @@ from ..solvers.common import judged
 from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import TooCostly
 from ..solvers.lowest import least_peak_until
-from ..solvers.registry import SEARCHING, named, solve_until
+from ..solvers.registry import named, solve_until
 from .below import choose_among
 from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
 from .candidates.from_plan import find_planned
+from .moving import choose_moves
 from .peak_breakdown import advise, peak_parts
 
 _log = logging.getLogger("autockpt")
@@ -32,9 +33,6 @@ _log = logging.getLogger("autockpt")
 CANDIDATES_SHARE = 2 / 3
 """Before the solver starts, finding candidates may take this share of the solver's seconds. When they are up, the
 candidates are coarser. They are CPU seconds: on a busy machine the plan is as good, but comes later."""
-
-MOVING = 2.5
-"""Where tensors may wait elsewhere, so many times as long a search may take in all."""
 
 CLOSE = 1e-6
 """Relative tolerance: through rounding, a lower bound may lie this far above a plan's cost."""
@@ -142,7 +140,9 @@ def choose(
     def solved(every: Candidates, allowed: Candidates) -> tuple[Candidates, Solution]:
         if allowed.offload is None:
             return allowed, _solution(every, allowed, most_seconds, asked, until())
-        return _moving(every, allowed, most_seconds, asked, until())
+        return choose_moves(
+            allowed, asked, until(), lambda those, when: _solution(every, those, most_seconds, asked, when)
+        )
 
     candidates, solution = choose_among(found, asked, solved, lambda: for_candidates(asked.seconds, progress, clock))
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
@@ -205,39 +205,6 @@ def _solution(
             advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=asked.solver, asked=budget)),
             asked=budget if isinstance(budget, str) else "",
         ) from None
-
-
-def _moving(
-    found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
-) -> tuple[Candidates, Solution]:
-    """Choose what to recompute, and then what to move instead; with the candidates of which the choice is.
-
-    A budget that recomputing alone meets has a plan to begin from. For any other, and for the lowest peak, moves are
-    candidates as others are, for which the step waits; some of them may then be made beside the computing.
-    """
-    best: Solution | None = None
-    later = deadline.again(MOVING * asked.seconds)
-    pinned = candidates.offload is not None and bool(candidates.offload.pins)  # without moves there is no plan then
-    if asked.goal.budget_bytes is not None and not pinned:
-        with contextlib.suppress(Infeasible):
-            best = _solution(found, candidates.staying(), most_seconds, asked, deadline)
-    if best is None or asked.solver not in SEARCHING:
-        waiting = candidates.waiting()
-        solution = waiting.judged(_solution(found, waiting, most_seconds, asked, later.share(0.5)))
-        if best is None and solution.status.value != "optimal" and not pinned:
-            with contextlib.suppress(Infeasible, TooCostly):  # it looks among fewer
-                best = _solution(found, candidates.staying(), most_seconds, asked, later.share(0.5))
-        best = solution if best is None else min(solution, best, key=lambda each: _worth(each, asked))
-    if asked.solver not in SEARCHING or (best.status.value == "optimal" and not best.recompute_seconds):
-        return candidates, best
-    budget_bytes = asked.goal.budget_bytes or best.peak_bytes
-    return candidates.beside(best, budget_bytes, solver=asked.solver, deadline=later)
-
-
-def _worth(solution: Solution, asked: Asked) -> tuple[float, ...]:
-    """Sort key of solutions, best first: the cost; where the lowest peak is asked for, the peak and then the cost."""
-    budget_bytes = asked.goal.budget_bytes
-    return (0 if budget_bytes else solution.peak_bytes, solution.recompute_seconds)
 
 
 def _minimum_bytes(candidates: Candidates, asked: Asked, deadline: Deadline) -> int:

@@ -22,6 +22,7 @@ from ..._index.profile_index import Index, Members
 from ..._link.road import Move
 from .copies import Copies, copies_of
 from .replay_peak import replay_peak
+from .replay_seconds import device_seconds, host_seconds
 from .units import kept_and_skipped
 
 
@@ -214,7 +215,7 @@ def _one_replay(
     packed = sum(saves.pack[i] <= end or nodes[i] in alone for i in inside)
     return _OneReplay(
         end=end,
-        seconds=_device_seconds(index, members, last, alone)
+        seconds=device_seconds(index, members, last, alone)
         + packed * index.host.save_seconds
         + host_seconds(index, members, alone),
         restored=frozenset(tensor for tensor, _ in until),
@@ -261,44 +262,3 @@ def _restored(
             before = until.get((tensor, cast), 0)
             until[tensor, cast] = tick if tick > before else before
     return until
-
-
-def _device_seconds(index: Index, members: Members, last: int, alone: Collection[int]) -> float:
-    """Forward seconds of what runs again, up to the save `last`.
-
-    Besides torch functions a forward runs the Python around them, which is shared out evenly among them.
-    """
-    saves, end, whole = index.profile.saves, index.profile.saves.pack[last], 0.0
-    for member in members:
-        node = index.nodes[member]
-        if node.exit <= end:
-            whole += index.seconds[member]
-        elif node.function >= 0:
-            whole += index.seconds[member] if index.begins(member, end) else 0.0
-            break
-        else:
-            elapsed = saves.seconds[last] - node.record.enter_seconds
-            whole += index.partial_seconds.get((member, last), elapsed)
-            break
-    if not alone:
-        return whole
-    own = [f for f in index.within(members, index.functions) if index.begins(f, end)]
-    again = [f for f in own if f not in alone]
-    around = max(whole - sum(index.seconds[f] for f in own), 0.0)
-    return sum(index.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
-
-
-def host_seconds(index: Index, members: Members, alone: Collection[int]) -> float:
-    """Host seconds of a replay: of each call but the first, and of each function that only a function mode tells apart.
-
-    Such are those left alone, and those that are members; the mode meets all that the code around them calls.
-    """
-    functions = {member for member in members if index.is_function(member)}.union(alone)
-    watched = {index.nodes[f].parent for f in functions}
-    modules = sum(not index.is_function(member) for member in members)
-    return (
-        index.host.replay_seconds
-        + max(modules - 1, 0) * index.host.member_seconds
-        + len(functions) * index.host.kept_seconds
-        + sum(1 + len(index.children[call]) for call in watched) * index.host.mode_seconds
-    )

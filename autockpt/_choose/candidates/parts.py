@@ -22,8 +22,9 @@ from ..._data.cuts import parts_of
 from ..._data.plan import Segment
 from ..._index.profile_index import Index, Members
 from ...solvers.deadline import Deadline
-from .effects import PlannedReplay, changed_buffers, host_seconds, replay_of, standing_twice
+from .effects import PlannedReplay, changed_buffers, replay_of, standing_twice
 from .replay_peak import replay_peak
+from .replay_seconds import host_seconds
 from .runs import rows_of
 
 Cuts = tuple[int, ...]

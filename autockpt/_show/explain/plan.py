@@ -174,23 +174,29 @@ def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | Pag
         return
     segments = counted(sum(row.segments for row in rows), "segment")
     title = f"Recomputed: {segments} of {counted(sum(row.segments * row.calls_each for row in rows), 'call')} together"
+    columns = _columns(rows, in_unit)
+    title += "; figures of each segment, as predicted" if "freed" in columns else ""
+    table = list(zip(*columns.values(), strict=True))
+    yield PageTable(title=title, header=list(columns), rows=table, elide="calls")
+    if "levels" in columns:
+        yield LEVELS
+    yield from _not_again(rows, in_unit)
+
+
+def _columns(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> dict[str, list[str | Bar]]:
+    """Return what the table has on segments; of a plan by hand nothing is predicted."""
     columns: dict[str, list[str | Bar]] = {
         "segments": [str(row.segments) for row in rows],
         "calls": [row.calls for row in rows],
     }
-    if any(row.freed_bytes or row.recompute_seconds for row in rows):  # else by hand: nothing was predicted yet
-        title += "; figures of each segment, as predicted"
+    if any(row.freed_bytes or row.recompute_seconds for row in rows):
         most = max(row.freed_bytes for row in rows) or 1
         columns["freed"] = [Bar(in_unit(row.freed_bytes), row.freed_bytes / most, YELLOW) for row in rows]
         columns["boundary"] = [in_unit(row.boundary_bytes) for row in rows]
         columns["seconds"] = [format_seconds(row.recompute_seconds) for row in rows]
     if any(row.cuts for row in rows):
         columns["levels"] = [str(depth_of(row.cuts)) for row in rows]
-    table = list(zip(*columns.values(), strict=True))
-    yield PageTable(title=title, header=list(columns), rows=table, elide="calls")
-    if any(row.cuts for row in rows):
-        yield LEVELS
-    yield from _not_again(rows, in_unit)
+    return columns
 
 
 def _moved(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterator[PageTable]:

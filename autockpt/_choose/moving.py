@@ -1,0 +1,56 @@
+"""What to move off the device, beside what to recompute.
+
+budget    ── recomputing alone reaches it ──▶ that plan, and moves beside the computing in place of some of it
+          ── it does not, or the lowest peak ──▶ moves for which the step waits are candidates too; then the same
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from .._data.goal import Asked
+from ..solvers import Infeasible, Solution
+from ..solvers.deadline import Deadline
+from ..solvers.errors import TooCostly
+from ..solvers.registry import SEARCHING
+from .candidates import Candidates
+
+MOVING = 2.5
+"""How many times as long a search may take in all, where tensors may be moved."""
+
+
+def choose_moves(
+    candidates: Candidates, asked: Asked, deadline: Deadline, search: Callable[[Candidates, Deadline], Solution]
+) -> tuple[Candidates, Solution]:
+    """Choose what to recompute, and then what to move instead; return the candidates that the choice is of as well.
+
+    Args:
+        candidates: that pins leave, with those that move something.
+        asked: what is asked.
+        deadline: of a search among candidates that move nothing.
+        search: searches among some candidates; errors as its.
+    """
+    best: Solution | None = None
+    later = deadline.again(MOVING * asked.seconds)
+    pinned = candidates.offload is not None and bool(candidates.offload.pins)  # without moves there is no plan then
+    if asked.goal.budget_bytes is not None and not pinned:
+        with contextlib.suppress(Infeasible):
+            best = search(candidates.staying(), deadline)
+    if best is None or asked.solver not in SEARCHING:
+        waiting = candidates.waiting()
+        solution = waiting.judged(search(waiting, later.share(0.5)))
+        if best is None and solution.status.value != "optimal" and not pinned:
+            with contextlib.suppress(Infeasible, TooCostly):  # with fewer candidates it gets further
+                best = search(candidates.staying(), later.share(0.5))
+        best = solution if best is None else min(solution, best, key=lambda each: _worth(each, asked))
+    if asked.solver not in SEARCHING or (best.status.value == "optimal" and not best.recompute_seconds):
+        return candidates, best
+    budget_bytes = asked.goal.budget_bytes or best.peak_bytes
+    return candidates.beside(best, budget_bytes, solver=asked.solver, deadline=later)
+
+
+def _worth(solution: Solution, asked: Asked) -> tuple[float, ...]:
+    """Sort key of solutions, best first: the cost; where the lowest peak is asked for, the peak and then the cost."""
+    budget_bytes = asked.goal.budget_bytes
+    return (0 if budget_bytes else solution.peak_bytes, solution.recompute_seconds)
