@@ -1,6 +1,7 @@
 """Every private torch name that autockpt uses, each behind one small function.
 
-`tests/frames/test_torch_private.py` tests each of them, so a new torch version fails there first.
+`tests/frames/test_torch_private.py` tests each of them, and `tests/world` those for ranks that are not there, so a new
+torch version fails there first.
 """
 
 from __future__ import annotations

@@ -93,9 +93,10 @@ def profile(
 
         A rank of two, in a process by itself:
 
+        >>> from torch.distributed.fsdp import fully_shard
         >>> def build():
         ...     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
-        ...     torch.distributed.fsdp.fully_shard(model)
+        ...     fully_shard(model)
         ...     return model, torch.randn(4, 8)
         >>> autockpt.profile(build, world_size=2).static.parameter_bytes
         288

@@ -12,6 +12,7 @@ from tests.cli.shell import Run
 
 BUILD = """
     import torch
+    from torch.distributed.fsdp import fully_shard
 
     def plain():
         block = lambda: torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024))
@@ -21,8 +22,8 @@ BUILD = """
     def sharded():
         model, batch = plain()
         for block in list(model)[:-1]:
-            torch.distributed.fsdp.fully_shard(block)
-        torch.distributed.fsdp.fully_shard(model)
+            fully_shard(block)
+        fully_shard(model)
         return model, batch
 
     def failing():

@@ -6,6 +6,7 @@ there must be none; so it is on a GPU, where collectives take nothing from the a
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -25,7 +26,8 @@ def add_up(here: Any, group: Any = None) -> None:
     """Add an array of numpy's up over ranks, in place, by a thread that ends with it.
 
     Work of gloo's keeps the hooks on saved tensors of the thread that asks, and through them what a replay holds, until
-    a thread of gloo's lets go of it: at some moment, and unseen. A thread by itself has no hooks.
+    a thread of gloo's lets go of it: at some moment, and unseen. A thread by itself has no hooks. Nor may Python's
+    collector run in it: what that ends there no profiler sees either.
     """
     errors: list[Exception] = []
 
@@ -35,9 +37,12 @@ def add_up(here: Any, group: Any = None) -> None:
         except Exception as error:
             errors.append(error)
 
-    thread = threading.Thread(target=run)
+    thread, collects = threading.Thread(target=run), gc.isenabled()
+    gc.disable()
     thread.start()
     thread.join()
+    if collects:
+        gc.enable()
     if errors:
         raise errors[0]
 
