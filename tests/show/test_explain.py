@@ -121,7 +121,7 @@ def test_the_optimizer_stands_in_the_report_and_in_the_peak() -> None:
     report, problem = profile_page(told).document, find_candidates(told).problem
     assert report["plain_peak_bytes"] == simulate(problem, ()).peak_bytes == problem.steps[-1].base_bytes
     assert simulate(problem, ()).level_bytes[:-1] == simulate(find_candidates(plain).problem, ()).level_bytes
-    with pytest.raises(InvalidFile, match="no optimizer needs 943,718,400 bytes"):
+    with pytest.raises(InvalidFile, match="step needs 943,718,400 bytes, but no optimizer is named"):
         Profile(**{**msgspec.structs.asdict(told), "optimizer": ""})
 
 
