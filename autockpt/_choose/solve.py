@@ -216,7 +216,7 @@ def _moving(
     pinned = candidates.offload is not None and bool(candidates.offload.pins)  # without moves there is no plan then
     if asked.goal.budget_bytes is not None and not pinned:
         with contextlib.suppress(Infeasible):
-            best = _solution(found, candidates.staying(), most_seconds, asked, deadline)
+            best = _solution(found, candidates.staying(), most_seconds, asked, later.share(0.6))
     if best is None or asked.solver not in SEARCHING:
         waiting = candidates.waiting()
         solution = waiting.judged(_solution(found, waiting, most_seconds, asked, later.share(0.5)))
