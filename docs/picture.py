@@ -38,7 +38,7 @@ def draw_moves() -> None:
             axes.plot([x for x, _ in points], [100 * y for _, y in points], marker="o", label=label)
         axes.set_title(f"{title} (predicted)", loc="left", fontsize="medium")
         axes.set_xlabel("budget, % of what a plain step adds")
-        axes.set_ylim(bottom=0)
+    panels[0].set_ylim(0, 1.05 * panels[0].get_ylim()[1])
     panels[0].set_ylabel("overhead, %")
     panels[0].legend(frameon=False, fontsize="small")
     figure.savefig(PICTURES / "moving.png", dpi=144, metadata={"Software": None})

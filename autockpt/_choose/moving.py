@@ -36,7 +36,7 @@ def choose_moves(
     pinned = candidates.offload is not None and bool(candidates.offload.pins)  # without moves there is no plan then
     if asked.goal.budget_bytes is not None and not pinned:
         with contextlib.suppress(Infeasible):
-            best = search(candidates.staying(), deadline)
+            best = search(candidates.staying(), later.share(0.6))
     if best is None or asked.solver not in SEARCHING:
         waiting = candidates.waiting()
         solution = waiting.judged(search(waiting, later.share(0.5)))

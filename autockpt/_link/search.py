@@ -23,7 +23,7 @@ from ..solvers.columns import Columns
 from ..solvers.common import judged
 from ..solvers.deadline import Deadline
 from ..solvers.judge import Judge
-from ..solvers.pins import demand
+from ..solvers.pins import demand, highest_bytes
 from ..solvers.problem import Addition, Problem, Solution, Step
 from .road import Move, Road
 
@@ -141,7 +141,7 @@ class Search(Generic[Each]):
             deadline: when to be done.
         """
         start, before, known = (best.chosen, best.solver), best.recompute_seconds, self._replays
-        columns, full = None, FULL
+        columns, full, budget_bytes = None, FULL, min(budget_bytes, highest_bytes(self._problem))
         for number in range(TRIES if self._road is not None else 1):
             windowed = demand(with_windows(self._road, self._replays, self._problem, budget_bytes, full))
             columns = Columns(Judge(windowed)) if columns is None else _with_bases(columns, windowed)

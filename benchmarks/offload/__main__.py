@@ -17,7 +17,7 @@ MODELS = ("gpt2-xl", "llama-8b", "bert-large", "vit-large")
 
 DEVICES = ("a100-80gb", "h100")
 
-SHARES = (0.6, 0.5, 0.4, 0.1)
+SHARES = (0.6, 0.5, 0.4)
 """Of what the plain step adds to what is there."""
 
 RATES = ("25GB/s", "50GB/s")

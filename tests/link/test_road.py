@@ -184,10 +184,11 @@ def test_a_frontier_with_moves_is_nowhere_above_the_one_without() -> None:
         assert within and min(each.recompute_seconds for each in within) <= plan.recompute_seconds * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("budget", [None, "1GB"], ids=["plain peak", "more than all there is"])
 @pytest.mark.parametrize("kind", ["saved", "boundary"])
-def test_calls_that_must_move_do_and_no_other_has_to(kind: Literal["saved", "boundary"]) -> None:
+def test_calls_that_must_move_do_and_no_other_has_to(kind: Literal["saved", "boundary"], budget: str | None) -> None:
     where = Offload.of("host@1MB/s", **{kind: ["2", "4"]})
-    plan = autockpt.solve(profile(), profile().plain_peak_bytes, seconds=LONG, offload=where)
+    plan = autockpt.solve(profile(), budget or profile().plain_peak_bytes, seconds=LONG, offload=where)
     assert [(segment.calls, segment.offload) for segment in plan.segments] == [(("2#0",), kind), (("4#0",), kind)]
     assert plan.offload == where
 
