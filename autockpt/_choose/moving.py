@@ -28,7 +28,7 @@ def choose_moves(
     Args:
         candidates: that pins leave, with those that move something.
         asked: what is asked.
-        deadline: of a search among candidates that move nothing.
+        deadline: whose clock and progress all searches have.
         search: searches among some candidates; errors as its.
     """
     best: Solution | None = None
