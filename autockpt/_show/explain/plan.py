@@ -178,19 +178,27 @@ def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | Pag
         "segments": [str(row.segments) for row in rows],
         "calls": [row.calls for row in rows],
     }
-    if any(row.freed_bytes or row.recompute_seconds for row in rows):  # else by hand: nothing was predicted yet
-        title += "; figures of each segment, as predicted"
-        most = max(row.freed_bytes for row in rows) or 1
-        columns["freed"] = [Bar(in_unit(row.freed_bytes), row.freed_bytes / most, YELLOW) for row in rows]
-        columns["boundary"] = [in_unit(row.boundary_bytes) for row in rows]
-        columns["seconds"] = [format_seconds(row.recompute_seconds) for row in rows]
-    if any(row.cuts for row in rows):
-        columns["levels"] = [str(depth_of(row.cuts)) for row in rows]
+    predicted = _predicted(rows, in_unit)
+    title += "; figures of each segment, as predicted" if predicted else ""
+    deep = [depth_of(row.cuts) for row in rows]
+    columns |= predicted | ({"levels": [*map(str, deep)]} if max(deep) > 1 else {})
     table = list(zip(*columns.values(), strict=True))
     yield PageTable(title=title, header=list(columns), rows=table, elide="calls")
-    if any(row.cuts for row in rows):
+    if "levels" in columns:
         yield LEVELS
     yield from _not_again(rows, in_unit)
+
+
+def _predicted(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> dict[str, list[str | Bar]]:
+    """Return columns of what was predicted of one segment of each row; none of a plan by hand."""
+    if not any(row.freed_bytes or row.recompute_seconds for row in rows):
+        return {}
+    most = max(row.freed_bytes for row in rows) or 1
+    return {
+        "freed": [Bar(in_unit(row.freed_bytes), row.freed_bytes / most, YELLOW) for row in rows],
+        "boundary": [in_unit(row.boundary_bytes) for row in rows],
+        "seconds": [format_seconds(row.recompute_seconds) for row in rows],
+    }
 
 
 def _moved(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterator[PageTable]:
