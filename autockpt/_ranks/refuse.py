@@ -13,6 +13,7 @@ from torch import nn
 
 from .. import _torch_private as private
 from .._data.errors import NotApplicable
+from .._data.keys import split_key
 from .._data.plan import Plan
 from .units import speaking_parameters, speaks, units
 
@@ -148,7 +149,8 @@ def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
     """
     every = {*units(model), *_of_fsdp(model, "FullyShardedDataParallel")}
     for calls in segments if every else ():
-        names = {call.partition("#")[0] for call in calls}
+        # A function that the code of a unit calls is inside that unit: it does not cover it.
+        names = {call.partition("#")[0] for call, function in map(split_key, calls) if not function}
         inside = {unit for unit in every for name in names if unit.startswith(f"{name}.")}
         covered = inside | (every & names)
         if inside or (covered and len(calls) > 1):

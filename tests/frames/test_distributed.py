@@ -17,7 +17,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from autockpt import Plan
+from autockpt import NotApplicable, Plan, apply
 from tests.doors import install, torch_private
 from tests.frames.comparing import steps
 from tests.frames.models import Tower, summed
@@ -78,6 +78,29 @@ def test_fully_sharded_units_as_segments(planned_first: bool, policy: MixedPreci
             found.append([loss, *(gradient.full_tensor() for gradient in gradients if gradient is not None)])
     assert len(replays) == 3
     assert len(found[0]) > 1 and all(map(torch.equal, *found))
+
+
+def test_a_segment_inside_a_unit_may_hold_functions_that_the_unit_calls() -> None:
+    def losses_and_gradients(plan: Plan | None) -> list[Any]:
+        model = Tower()
+        for unit in (*model.blocks, model):
+            fully_shard(unit, mesh=init_device_mesh("cpu", (1,)))
+        if plan is not None:
+            apply(model, plan=plan)
+        torch.manual_seed(1)
+        loss = summed(model)
+        loss.backward()
+        gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
+        return [loss, *(gradient.full_tensor() for gradient in gradients if gradient is not None)]
+
+    inside = ["blocks.1.norm#0", "blocks.1.first#0", "blocks.1#0/relu#0", "blocks.1.dropout#0"]
+    with counting_replays() as replays:
+        planned = losses_and_gradients(Plan.of([inside]))
+    assert len(replays) == 1
+    plain = losses_and_gradients(None)
+    assert len(plain) > 1 and all(map(torch.equal, plain, planned))
+    with pytest.raises(NotApplicable, match="covers 1 unit"):
+        losses_and_gradients(Plan.of([["blocks.1", "#0/tanh#0"]]))
 
 
 def test_what_is_asked_of_units_of_fsdp2_is_what_torch_has() -> None:
