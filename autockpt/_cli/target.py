@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,17 +88,20 @@ def build(target: str, hint: str = "") -> Target:
 
 @contextmanager
 def calling(what: str, hint: str = "") -> Iterator[None]:
-    """Print the traceback of what the user's own code raises, without our frames between.
+    """Run the user's own code: what it prints goes to stderr, and so does the traceback of what it raises.
 
     Args:
         what: was called, in words.
         hint: what may help, a sentence; empty for none.
 
     Raises:
-        Misuse: it raised something; errors that autockpt raises on purpose pass.
+        Misuse: it raised something, or ended the process; errors that autockpt raises on purpose pass.
     """
     try:
-        yield
+        with redirect_stdout(sys.stderr):  # stdout is for the page, or the document
+            yield
+    except SystemExit as stopped:
+        raise Misuse(f"{what} ended the process, by sys.exit({stopped.code!r})") from stopped
     except Exception as raised:
         error = raised.own if isinstance(raised, ProfilingError) else raised
         if isinstance(error, (AutockptError, Misuse)):

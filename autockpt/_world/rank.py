@@ -38,6 +38,11 @@ INSIDE = (
     "whole model, or leave the wrapping out: each rank holds all of it in both cases."
 )
 
+REPLICATED = (
+    "the model is DistributedDataParallel, whose ranks each hold all of it, and was to be shared by {0} as well. Leave "
+    "the wrapping out, or leave out shard={0!r} (--shard)."
+)
+
 NO_COLLECTIVES = (
     "collectives take no time here: FSDP2 hides theirs as far as the links between devices allow, and those of tensor "
     "parallelism are waited for"
@@ -75,6 +80,8 @@ def profiles_of_rank(made: OnRank, devices: Sequence[str | None], way: Way | Non
         if isinstance(module, DistributedDataParallel):
             if name:
                 raise NotApplicable(INSIDE.format(name))
+            if way is not None:
+                raise NotApplicable(REPLICATED.format(way))
             return _of_replica(made, module, devices)
     if way is not None and not units(model) and not speaks(model):
         given = made.optimizer if isinstance(made.optimizer, (list, tuple)) else [made.optimizer]

@@ -26,6 +26,9 @@ BUILD = """
         fully_shard(model)
         return model, batch
 
+    def replicated():
+        return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8)), torch.empty(4, 8)
+
     def failing():
         raise RuntimeError(f"no more than {torch.distributed.get_world_size() - 1} ranks")
 """
@@ -73,6 +76,14 @@ def test_a_build_that_fails_says_how_it_was_called(run: Run, train: str) -> None
     result = run("fit", f"{train}:failing", "--ranks", "8")
     assert result.status == 2
     assert "raised RuntimeError: no more than 7 ranks. It ran as rank 0 of 8" in result.err
+
+
+def test_replicas_cannot_be_sharded_too(run: Run, train: str) -> None:
+    """The flag was passed over in silence."""
+    result = run("fit", f"{train}:replicated", "--ranks", "2", "--shard", "fsdp2")
+    assert result.status != 0 and "DistributedDataParallel, whose ranks each hold all of it" in " ".join(
+        result.err.split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -150,3 +150,19 @@ def test_checkpointing_of_transformers_is_off_while_a_step_is_recorded_and_that_
     assert "gradient_checkpointing is on, and is switched off while a step is recorded" in out
     assert caplog.text.count("is switched off while a step is recorded") == 1
     assert "torch.utils.checkpoint regions" not in out
+
+
+def test_what_a_function_prints_is_no_part_of_the_document(run: Run, tmp_path: Path) -> None:
+    """It stood before the JSON."""
+    path = tmp_path / "prints.py"
+    path.write_text(textwrap.dedent(MODELS) + "\ndef prints():\n    print('hello')\n    return two()\n")
+    result = run("explain", f"{path}:prints", "--json")
+    assert json.loads(result.out) and "hello" in result.err
+
+
+def test_a_function_that_ends_the_process_is_an_error(run: Run, tmp_path: Path) -> None:
+    """The command ended with its status, and without a word."""
+    path = tmp_path / "ends.py"
+    path.write_text("import sys\n\ndef ends():\n    sys.exit(3)\n")
+    result = run("explain", f"{path}:ends")
+    assert result.status == 2 and "ended the process, by sys.exit(3)" in " ".join(result.err.split())
