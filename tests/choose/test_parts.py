@@ -167,8 +167,15 @@ def test_a_budget_that_one_level_does_not_reach() -> None:
     plan = autockpt.solve(profile, (one + lowest) // 2)
     assert plan.peak_bytes <= (one + lowest) // 2 and any(segment.cuts for segment in plan.segments)
     assert autockpt.verify(model, batch, plan=plan).verdict == "exact"
+
+
+@pytest.mark.parametrize("budget", ["just below", "absurd"])
+def test_an_error_says_how_low_parts_get(budget: str) -> None:
+    """Of a budget below what no decision changes it said how low one level gets, and a larger batch was no fit."""
+    profile, _ = recorded(chain())
+    lowest = autockpt.solve(profile, "min").peak_bytes
     with pytest.raises(Infeasible) as raised:
-        autockpt.solve(profile, lowest - 1)
+        autockpt.solve(profile, {"just below": lowest - 1, "absurd": 1}[budget])
     assert raised.value.minimum_bytes == lowest and raised.value.plan is not None
     assert any(segment.cuts for segment in raised.value.plan.segments)
 
