@@ -52,7 +52,9 @@ def profile(
         (found,) = profiles_for(model, inputs, [device], loss=loss, optimizer=optimizer, holds_outputs=holds_outputs)
         return found
     step = replace(training_step(model, inputs, loss), holds_outputs=holds_outputs)
-    return msgspec.structs.replace(record_step(step, optimizer=optimizer), offload=rates_of(step.device))
+    found = record_step(step, optimizer=optimizer)
+    rates = rates_of(step.device, found.plain_peak_bytes - found.static.total_bytes)  # no more than a plain step takes
+    return msgspec.structs.replace(found, offload=rates)
 
 
 def profiles_for(

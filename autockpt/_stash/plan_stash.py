@@ -113,16 +113,20 @@ def refuse_no_way(where: str, device: torch.device) -> None:
             raise NotApplicable(f"no tensor can wait in offload={where!r}: {error.__cause__}") from error
 
 
-def rates_of(device: torch.device) -> Offload | None:
-    """Measure how fast tensors of a device get to the host; None where none can go there, or it has no room now."""
+def rates_of(device: torch.device, room_bytes: int) -> Offload | None:
+    """Measure how fast tensors of a device get to the host, within some bytes of the device.
+
+    None where no tensor can go there, or where there is no room now.
+    """
+    most_bytes = min(MEASURED_BYTES, room_bytes // 3)  # what is moved is there twice, as it comes back
     with contextlib.suppress(NoRoom):
-        if device_of(device).lanes() is not None:
-            return with_measured_rates(Offload.of(HOST), device)
+        if device_of(device).lanes() is not None and most_bytes > FEW_BYTES:
+            return with_measured_rates(Offload.of(HOST), device, most_bytes)
     return None
 
 
-def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
-    """Return where tensors may wait, with the rates that copies reach now; takes some 50 ms.
+def with_measured_rates(offload: Offload, device: torch.device, most_bytes: int = MEASURED_BYTES) -> Offload:
+    """Return where tensors may wait, with the rates that copies of so many bytes reach now; takes some 50 ms.
 
     Raises:
         NoRoom: nothing can wait there.
@@ -130,9 +134,9 @@ def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
     stash = PlanStash(offload.where).of(device)
     few = sum(_seconds(stash, FEW_BYTES, device))
     try:
-        size, (write, read) = MEASURED_BYTES, _seconds(stash, MEASURED_BYTES, device)
+        size, (write, read) = most_bytes, _seconds(stash, most_bytes, device)
     except NoRoom:  # which says nothing of smaller ones
-        size = MEASURED_BYTES >> 8
+        size = most_bytes >> 8
         write, read = _seconds(stash, size, device)
     return msgspec.structs.replace(
         offload,
