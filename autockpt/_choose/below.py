@@ -40,7 +40,7 @@ def choose_among(
     try:
         chosen_of, one = solve(found, candidates)
     except Infeasible as error:
-        wider = _wider(found, asked, asked.goal.budget_bytes or 0, looking)
+        wider = _wider(found, asked, error.minimum_bytes - 1, looking)  # the error names the lowest peak of all
         if wider is None:
             raise
         return _below(wider, asked, solve, error)
@@ -68,7 +68,7 @@ def _below(wider: Candidates, asked: Asked, solve: Solve, first: Infeasible) -> 
 
 
 def _wider(found: Candidates, asked: Asked, budget_bytes: int, looking: Callable[[], Deadline]) -> Candidates | None:
-    """Return the candidates with those in parts; None where they can be of no use within so many bytes."""
+    """Return the candidates with those in parts; None where no plan of any can be within so many bytes."""
     floor_bytes = max(step.base_bytes for step in found.problem.steps)  # which no decision changes
     if not asked.below or asked.solver not in SEARCHING or budget_bytes < floor_bytes:
         return None
