@@ -40,14 +40,13 @@ def choose_among(
     try:
         chosen_of, one = solve(found, candidates)
     except Infeasible as error:
-        wider = _wider(found, asked, looking)  # for the error too, which says how low a peak can be
+        wider = _wider(found, asked, error.minimum_bytes - 1, looking)  # the error names the lowest peak of all
         if wider is None:
             raise
         return _below(wider, asked, solve, error)
     minimum, moves = asked.goal.is_minimum, any(_waits(chosen_of.replays[i].segment) for i in one.chosen)
-    floor_bytes = max(step.base_bytes for step in found.problem.steps)  # which no decision changes
-    lower = one.peak_bytes > floor_bytes if minimum else moves and asked.goal.budget
-    wider = _wider(found, asked, looking) if lower else None
+    budget_bytes = asked.goal.budget_bytes or one.peak_bytes - 1
+    wider = _wider(found, asked, budget_bytes, looking) if minimum or (moves and asked.goal.budget) else None
     if wider is None:
         return chosen_of, one
     below_of, below = solve(wider, pin(wider, asked.pins))
@@ -68,9 +67,10 @@ def _below(wider: Candidates, asked: Asked, solve: Solve, first: Infeasible) -> 
         raise (error if error.minimum_bytes < first.minimum_bytes else first) from None
 
 
-def _wider(found: Candidates, asked: Asked, looking: Callable[[], Deadline]) -> Candidates | None:
-    """Return the candidates with those in parts; None where there are none, or none are wanted."""
-    if not asked.below or asked.solver not in SEARCHING:
+def _wider(found: Candidates, asked: Asked, budget_bytes: int, looking: Callable[[], Deadline]) -> Candidates | None:
+    """Return the candidates with those in parts; None where no plan of any can be within so many bytes."""
+    floor_bytes = max(step.base_bytes for step in found.problem.steps)  # which no decision changes
+    if not asked.below or asked.solver not in SEARCHING or budget_bytes < floor_bytes:
         return None
     deadline = looking()
     replays = [*replays_in_parts(found.index, deadline)]

@@ -10,6 +10,7 @@ import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from .._data.errors import PinError
 from .._data.goal import Patterns, Pins
@@ -19,6 +20,8 @@ from ..solvers.pins import coverable
 from ..solvers.units import listed
 from .candidates import Candidates
 from .candidates.effects import PlannedReplay
+
+Kind: TypeAlias = Literal["saved", "boundary"]
 
 NEAREST = 3
 
@@ -37,7 +40,7 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
     if not pins and not moving:
         return candidates
     index, replays, everything = candidates.index, candidates.replays, range(len(candidates.replays))
-    moved = {call: (kind, how) for kind, given in moving.items() for call, how in _matches(index, given).items()}
+    moved = _moved(index, moving)
     kept, again = _matches(index, pins.keep), _matches(index, pins.recompute)
     _refuse_both(index, kept, again)
     required = _outermost(index, (*again, *moved))
@@ -58,6 +61,23 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
             f"{listed(index.keys(required))} overlap. Pin a call around them instead."
         )
     return replace(candidates, problem=problem, replays=tuple(replays[i] for i in honouring))
+
+
+def _moved(index: Index, moving: Mapping[Kind, tuple[str, ...]]) -> dict[int, tuple[str, str]]:
+    """The calls that must move: what of them, and by which pattern. Of calls inside one another it means the outermost.
+
+    Raises:
+        PinError: a pattern matches no call; of one call both is to move.
+    """
+    found: dict[int, tuple[str, str]] = {}
+    for kind, given in moving.items():
+        for pattern in given:
+            for call in _outermost(index, _matches(index, (pattern,))):
+                other, how = found.setdefault(call, (kind, pattern))
+                if other != kind:
+                    key = index.nodes[call].key
+                    raise PinError(f"{key!r} matches {other}={how!r} and {kind}={pattern!r}: only one of both can move")
+    return found
 
 
 def _apart(index: Index, replay: PlannedReplay, call: int) -> bool:

@@ -180,6 +180,13 @@ def test_an_error_says_how_low_parts_get(budget: str) -> None:
     assert any(segment.cuts for segment in raised.value.plan.segments)
 
 
+def test_a_budget_below_all_that_stands_is_told_the_lowest_peak_of_all() -> None:
+    profile, _ = recorded(chain())
+    with pytest.raises(Infeasible) as raised:
+        autockpt.solve(profile, 1000)
+    assert raised.value.minimum_bytes == autockpt.solve(profile, "min").peak_bytes
+
+
 def test_nothing_is_looked_at_in_parts_where_one_level_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("it was")

@@ -193,6 +193,12 @@ def test_calls_that_must_move_do_and_no_other_has_to(kind: Literal["saved", "bou
     assert plan.offload == where
 
 
+@pytest.mark.parametrize("kind", ["saved", "boundary"])
+def test_of_calls_inside_one_another_a_pin_of_moves_means_the_outermost(kind: Literal["saved", "boundary"]) -> None:
+    plan = autockpt.solve(profile(), "1GB", seconds=LONG, offload=Offload.of("host@1MB/s", **{kind: "[24]*"}))
+    assert [(segment.calls, segment.offload) for segment in plan.segments] == [(("2#0",), kind), (("4#0",), kind)]
+
+
 def test_pins_of_moves_go_with_others() -> None:
     where = Offload.of("host@10000GB/s", boundary="2")
     plan = autockpt.solve(profile(), half(), seconds=LONG, offload=where, recompute="4", keep="1")
@@ -206,6 +212,7 @@ def test_pins_of_moves_go_with_others() -> None:
         ({"boundary": "blocks.2"}, {}, "no call of the step matches 'blocks.2'"),
         ({"saved": "2"}, {"recompute": "2"}, "cannot"),
         ({"boundary": "2"}, {"keep": "2"}, "cannot be moved"),
+        ({"boundary": "[23]", "saved": "2"}, {}, "only one of both"),
     ],
 )
 def test_pins_of_moves_that_cannot_be_honoured(given: dict[str, str], pins: dict[str, str], said: str) -> None:
