@@ -65,7 +65,7 @@ from autockpt._fit.timed import carried, is_carried
 from autockpt._index import profile_index
 from autockpt._index.products import multiplies
 from autockpt._index.profile_index import Index as ProfileIndex
-from autockpt._link.clock import Clock as LinkClock
+from autockpt._link.clock import StepClock as LinkClock
 from autockpt._link.ends import Ends
 from autockpt._link.road import Move, Road, Trip
 from autockpt._show.explain.brief import brief_frontier, brief_plan, brief_profile

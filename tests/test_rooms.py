@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,15 @@ def test_nothing_is_asked_what_it_is(name: str) -> None:
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not {"isinstance", "type", "hasattr", "getattr"} & names
     assert not {"table", "strangers", "take_faults", "take_met"} & attributes
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """Who reads it in a message, or looks for it, is to find one. Private ones belong to their files."""
+    names = Counter(
+        node.name
+        for room in ROOMS
+        for source in sources(room).values()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, times in names.items() if times > 1] == []

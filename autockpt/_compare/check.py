@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _torch_private
 from .._data.errors import ReplayError
 from .._frames.around import NUMPY, PYTHON, Generator
-from .._frames.frame import Frame, MemberCall, Runs
+from .._frames.frame import Descends, Frame, MemberCall
 from .._frames.held import Changed
 from .._frames.replay import Replay
 from .._frames.slots import Slot
@@ -88,7 +88,7 @@ class Check:
         if self.compares and (wrong := self.wrong(frame, last, backward)):
             raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
 
-    def descend(self, frame: Frame, descent: Runs) -> bool:
+    def descend(self, frame: Frame, descent: Descends) -> bool:
         """Run the parts of a frame but the last; where that fails its calls are kept from the next forward on."""
         try:
             descent.run()

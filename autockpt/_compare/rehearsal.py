@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import _torch_private
 from .._calls.layout import told_by_bytes
 from .._frames.around import Generator
-from .._frames.frame import Frame, MemberCall, Runs
+from .._frames.frame import Descends, Frame, MemberCall
 from .._frames.replay import Replay
 from .._stash.base import NoRoom, Spill, SpilledTensor
 from .._stash.held import HeldStashes
@@ -150,7 +150,7 @@ class Rehearsal(Check):
             hidden.put_hooks_back()
         self._settle(frame)
 
-    def descend(self, frame: Frame, descent: Runs) -> bool:
+    def descend(self, frame: Frame, descent: Descends) -> bool:
         if self._why:  # its replay settles what becomes of it
             return False
         hidden = Hidden(frame.calls)

@@ -8,11 +8,11 @@ from typing import Literal
 
 import torch
 
-Way = Literal["out", "back"]
+Direction = Literal["out", "back"]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class AskedCopy:
     """A copy that a lane was asked for.
 
     Attributes:
@@ -36,9 +36,9 @@ class Lanes:
 
     def __init__(self, at: torch.device) -> None:
         self._at = at
-        self._streams: dict[Way, torch.cuda.Stream] = {}
+        self._streams: dict[Direction, torch.cuda.Stream] = {}
 
-    def run(self, way: Way, copy: Callable[[], object], after: Mark | None = None) -> Mark:
+    def run(self, way: Direction, copy: Callable[[], object], after: AskedCopy | None = None) -> AskedCopy:
         """Have a lane copy once all is done that the current stream was asked for until now; and another copy, maybe.
 
         Args:
@@ -57,9 +57,9 @@ class Lanes:
             copy()
         event = torch.cuda.Event()
         event.record(lane)
-        return Mark(event, current)
+        return AskedCopy(event, current)
 
-    def wait(self, mark: Mark, tensor: torch.Tensor) -> None:
+    def wait(self, mark: AskedCopy, tensor: torch.Tensor) -> None:
         """Have the stream that asked for a copy, and the current one, wait until it is over.
 
         Args:

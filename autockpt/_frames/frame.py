@@ -59,7 +59,7 @@ class MemberCall:
     cut: int = 0
 
 
-class Runs(Protocol):
+class Descends(Protocol):
     """Calls that run again and fill no slot.
 
     Attributes:
@@ -108,7 +108,7 @@ class Replayer(Protocol):
             RuntimeError: a tensor that they read has been changed in place.
         """
 
-    def descend(self, frame: Frame, descent: Runs) -> bool:
+    def descend(self, frame: Frame, descent: Descends) -> bool:
         """Run the parts of a frame but the last, for what they give one another; see `_nested`.
 
         Returns:

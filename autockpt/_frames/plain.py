@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .._data.errors import ReplayError
 from .around import Generator
-from .frame import Frame, MemberCall, Runs
+from .frame import Descends, Frame, MemberCall
 from .held import Changed
 from .replay import Replay
 from .slots import Slot
@@ -33,7 +33,7 @@ class Plain:
         """Replay a frame; arguments and errors as for `Replayer.replay`."""
         Replay(frame, last, backward).run()
 
-    def descend(self, frame: Frame, descent: Runs) -> bool:
+    def descend(self, frame: Frame, descent: Descends) -> bool:
         """Run the parts of a frame but the last; returns as `Replayer.descend`."""
         try:
             descent.run()

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from .._data.profile import Profile
 
 
-class Clock:
+class StepClock:
     """Tells when a tick of the plain step is, in seconds from its beginning.
 
     Backward takes what the step took besides forward, and is not timed read by read: what was saved late in forward is

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from .._data.offload import Offload
 from .._data.profile import Profile
-from .clock import Clock
+from .clock import StepClock
 from .ends import Ends
 
 
@@ -78,7 +78,7 @@ class Road:
     """
 
     def __init__(self, profile: Profile, offload: Offload) -> None:
-        self._clock, self._offload, self.ends = Clock(profile), offload, Ends(profile)
+        self._clock, self._offload, self.ends = StepClock(profile), offload, Ends(profile)
 
     def fetched(self, move: Move, trip: Trip) -> int:
         """Tick at which a trip's way back begins."""

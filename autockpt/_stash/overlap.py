@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from .. import _torch_private as private
-from .._device.lanes import Lanes, Mark
+from .._device.lanes import AskedCopy, Lanes
 from .arenas import Arenas
 from .free_list import FreeList
 from .host import aligned
@@ -43,7 +43,7 @@ class OverlappedStash:
         self.lanes = lanes
         self._arenas, self._spans = Arenas(take), FreeList()
         self._let_go: deque[tuple[int, int]] = deque()  # garbage collection may free in the middle of `send`
-        self._last: Mark | None = None
+        self._last: AskedCopy | None = None
         self._lock = threading.Lock()
         weakref.finalize(self, _close, self._arenas, give_back).atexit = False
 
@@ -70,7 +70,7 @@ class OverlappedStash:
                 raise
         return Sent(self, place, source, row.nbytes, mark)
 
-    def bring(self, place: int, row: torch.Tensor, after: Mark) -> Mark:
+    def bring(self, place: int, row: torch.Tensor, after: AskedCopy) -> AskedCopy:
         """Begin to copy what lies at a place into a row of bytes."""
         with self._lock:
             self._last = self.lanes.run("back", lambda: self._copy(place, row, out=False), after)
@@ -106,12 +106,14 @@ class Sent:
         "changed",
     )
 
-    def __init__(self, stash: OverlappedStash, place: int, source: torch.Tensor, size_bytes: int, out: Mark) -> None:
+    def __init__(
+        self, stash: OverlappedStash, place: int, source: torch.Tensor, size_bytes: int, out: AskedCopy
+    ) -> None:
         self._stash, self._place, self._out, self.changed = stash, place, out, False
         self._source: torch.Tensor | None = source  # read by the copy
         self._version = private.version(source)
         self._device, self._size_bytes = source.device, size_bytes
-        self._back: tuple[torch.Tensor, Mark] | None = None
+        self._back: tuple[torch.Tensor, AskedCopy] | None = None
 
     def settle(self) -> None:
         """Have the device wait until the row has arrived, and let go of its memory there."""
@@ -120,7 +122,7 @@ class Sent:
             self.changed = private.version(self._source) != self._version
             self._source = None
 
-    def prefetch(self) -> tuple[torch.Tensor, Mark]:
+    def prefetch(self) -> tuple[torch.Tensor, AskedCopy]:
         """Take memory of the device for the way back, and begin to copy; once, until that is used."""
         self.settle()
         if self._back is None:
