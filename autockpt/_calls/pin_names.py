@@ -1,33 +1,61 @@
-"""Refuses pins that match no module of a model, before any step: which modules are called is known only after one."""
+"""Refuses pins that no plan could honour, before any step. Which modules are called is known only after one."""
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
+from itertools import combinations
 
 from torch import nn
 
 from .._data.errors import PinError
 from .._data.goal import Pins
+from .._data.keys import split_pattern
+from .._data.offload import Offload
 
 NEAREST, CUTOFF = 3, 0.4
 
+TOGETHER = ({"recompute", "boundary"}, {"keep", "saved"})
+"""Kinds of pins that one call can have both: it is recomputed, or kept, and what that needs waits elsewhere."""
 
-def refuse_unknown_names(model: nn.Module, pins: Pins) -> None:
-    """Refuse a pattern that no module's name matches; say which names are near.
+
+def refuse_unknown_names(model: nn.Module, pins: Pins, offload: Offload | None) -> None:
+    """Refuse a pattern that no module's name matches, and a module that is pinned in two ways.
+
+    Args:
+        model: the model whose modules the patterns name.
+        pins: the calls that are kept, and those that are recomputed.
+        offload: the calls that move; None where nothing does.
 
     Raises:
-        PinError: there is such a pattern.
+        PinError: there is one.
     """
-    if not pins:
+    given = {"keep": pins.keep, "recompute": pins.recompute}
+    if offload is not None:
+        given |= {"saved": offload.saved, "boundary": offload.boundary}
+    if not any(given.values()):
         return
     names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
-    for pattern in (*pins.keep, *pins.recompute):
-        name, sharp, occurrence = pattern.rpartition("#")
-        name = name if sharp and occurrence.isdecimal() else pattern
+    for pattern in (pattern for each in given.values() for pattern in each):
+        name, _ = split_pattern(pattern)
         if not any(fnmatch.fnmatchcase(each, name) for each in names):
             near = ", ".join(map(repr, _nearest(name, names)))
             raise PinError(f"no module matches {pattern!r}; " + (f"near are {near}" if near else "the model has none"))
+    for one, other in combinations(given, 2):
+        if {one, other} not in TOGETHER:
+            _refuse_both(names, one, given[one], other, given[other])
+
+
+def _refuse_both(names: list[str], one: str, ones: tuple[str, ...], other: str, others: tuple[str, ...]) -> None:
+    """Refuse a module of which the same call is pinned in two ways."""
+    for first in ones:
+        for second in others:
+            (name, occurrence), (name_too, occurrence_too) = split_pattern(first), split_pattern(second)
+            if occurrence and occurrence_too and occurrence != occurrence_too:
+                continue
+            for each in names:
+                if fnmatch.fnmatchcase(each, name) and fnmatch.fnmatchcase(each, name_too):
+                    raise PinError(f"{each!r} matches {one}={first!r} and {other}={second!r}: only one of both can be")
 
 
 def _nearest(wanted: str, names: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from .._data.errors import PinError
@@ -40,7 +41,7 @@ def frontier(
     budgets: Sequence[int | str] | None = None,
     seconds: float = SECONDS,
     total_bytes: int | None = None,
-    offload: str | Offload | None = None,
+    offload: str | os.PathLike[str] | Offload | None = None,
 ) -> Frontier:
     """Find what each budget costs, from the plain peak of the step down to the lowest that can be reached.
 

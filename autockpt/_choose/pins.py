@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from .._data.errors import PinError
 from .._data.goal import Patterns, Pins
+from .._data.keys import split_pattern
 from .._data.tables import CallRecord
 from .._index.profile_index import Index
 from ..solvers.pins import coverable
@@ -127,7 +128,7 @@ def refuse_pins(keep: Patterns, recompute: Patterns) -> None:
 
 def matches(call: CallRecord, pattern: str) -> bool:
     """Whether a pin's pattern matches a module call. The root has no name, so no pattern matches it."""
-    name, occurrence = _split(pattern)
+    name, occurrence = split_pattern(pattern)
     named = bool(call.name) and fnmatch.fnmatchcase(call.name, name)
     return named and occurrence in ("", str(call.occurrence))
 
@@ -138,16 +139,10 @@ def _matches(index: Index, patterns: Iterable[str]) -> dict[int, str]:
     for pattern in patterns:
         calls = [call for call in index.call_nodes if matches(index.nodes[call].record, pattern)]
         if not calls:
-            raise PinError(f"no call of the step matches {pattern!r}{_nearest(index, *_split(pattern))}")
+            raise PinError(f"no call of the step matches {pattern!r}{_nearest(index, *split_pattern(pattern))}")
         for call in calls:
             found.setdefault(call, pattern)
     return found
-
-
-def _split(pattern: str) -> tuple[str, str]:
-    """The name in a pattern, and the occurrence; empty for all of them."""
-    name, sharp, occurrence = pattern.rpartition("#")
-    return (name, occurrence) if sharp and occurrence.isdecimal() else (pattern, "")
 
 
 def _nearest(index: Index, name: str, occurrence: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -48,7 +49,7 @@ def solve(
     total_bytes: int | None = None,
     keep: Patterns = (),
     recompute: Patterns = (),
-    offload: str | Offload | None = None,
+    offload: str | os.PathLike[str] | Offload | None = None,
 ) -> Plan:
     """Choose what to recompute so that the predicted peak of the whole step stays within `budget`, or is the lowest.
 

@@ -61,3 +61,15 @@ def patterns(given: str | Iterable[str]) -> tuple[str, ...]:
         if not isinstance(pattern, str):
             raise PinError(f"a pin is a pattern of qualified names, such as '*.mlp', got {shown(pattern)}")
     return found
+
+
+def split_pattern(pattern: str) -> tuple[str, str]:
+    """Return the name in a pattern of calls, and the occurrence; empty for all of them.
+
+    Example:
+        >>> from autockpt._data.keys import split_pattern
+        >>> split_pattern("*.attn#1"), split_pattern("*.attn")
+        (('*.attn', '1'), ('*.attn', ''))
+    """
+    name, sharp, occurrence = pattern.rpartition("#")
+    return (name, occurrence) if sharp and occurrence.isdecimal() else (pattern, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from typing import Literal
 
@@ -71,7 +72,11 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @classmethod
     def of(
-        cls, given: str | Offload, *, saved: str | Iterable[str] = (), boundary: str | Iterable[str] = ()
+        cls,
+        given: str | os.PathLike[str] | Offload,
+        *,
+        saved: str | Iterable[str] = (),
+        boundary: str | Iterable[str] = (),
     ) -> Offload:
         """Read a place: ``"host"``, or a folder; either with a rate, ``"host@25GB/s"``, and with calls that must move.
 
@@ -117,6 +122,8 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @classmethod
     def _parsed(cls, given: object) -> Offload:
+        if isinstance(given, os.PathLike):
+            given = os.fspath(given)
         if not isinstance(given, str):
             raise BudgetError(
                 f"offload is {shown(given)}; give 'host', a folder such as '/scratch', or one of them with its rate: "

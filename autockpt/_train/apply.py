@@ -50,7 +50,7 @@ def apply(
     recompute: Patterns = (),
     plan_for: Mapping[str, tuple[int, ...]] | None = None,
     check: Checking = "sampled",
-    offload: str | Offload | None = None,
+    offload: str | os.PathLike[str] | Offload | None = None,
     strict: bool = False,
 ) -> M:
     """Make `model` train within `budget`, or several models together, by recomputing what costs least to run again.
@@ -216,7 +216,7 @@ def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: o
 
 def _hold(model: torch.nn.Module, inputs: object, request: Request) -> None:
     """Hold a model to what is requested: with a plan for `inputs`, or with plans for the steps that it takes."""
-    refuse_unknown_names(model, request.pins)
+    refuse_unknown_names(model, request.pins, request.offload)
     governor = Governor(request, model if isinstance(model, Together) else None)
     if inputs is None:
         govern(model, governor)

@@ -30,7 +30,7 @@ def apply_given(
     check: Checking,
     *,
     pinned: tuple[Patterns, Patterns],
-    offload: str | Offload | None,
+    offload: str | os.PathLike[str] | Offload | None,
 ) -> None:
     """Put the plan that the user gives on a model. It stays whatever batches come."""
     if isinstance(plan, (str, os.PathLike)):
@@ -52,7 +52,7 @@ def apply_given(
     spoken.applied(plan)
 
 
-def offload_for(model: torch.nn.Module, offload: str | Offload | None) -> Offload | None:
+def offload_for(model: torch.nn.Module, offload: str | os.PathLike[str] | Offload | None) -> Offload | None:
     """Return where tensors of a model may wait, and how fast they are moved: measured, if the user gives no rate.
 
     Raises:

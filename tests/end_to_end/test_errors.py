@@ -133,6 +133,34 @@ def test_a_slip_in_a_pin_is_told_before_any_step_with_the_nearest_names(pattern:
     assert "forward" not in vars(given)
 
 
+@pytest.mark.parametrize(
+    ("keep", "recompute", "saved", "boundary"),
+    [
+        ("2", "2", "", ""),
+        ("2.*", "*.mlp", "", ""),
+        ("2.mlp#0", "2.mlp", "", ""),
+        ("", "2", "2", ""),
+        ("2", "", "", "2"),
+        ("", "", "2", "[02]"),
+    ],
+)
+def test_a_module_that_is_pinned_in_two_ways_is_told_before_any_step(
+    keep: str, recompute: str, saved: str, boundary: str, tmp_path: Path
+) -> None:
+    """It was told in the third step."""
+    given = model()
+    moves = autockpt.Offload.of(tmp_path, saved=[saved] * bool(saved), boundary=[boundary] * bool(boundary))
+    with pytest.raises(PinError, match="only one of both can be"):
+        autockpt.apply(given, "min", keep=[keep] * bool(keep), recompute=[recompute] * bool(recompute), offload=moves)
+    assert "forward" not in vars(given)
+
+
+def test_pins_that_go_together_are_taken(tmp_path: Path) -> None:
+    moves = autockpt.Offload.of(tmp_path, saved="0", boundary="2")
+    given = autockpt.apply(model(), "min", keep="0", recompute=["2", "2.mlp#1"], offload=moves)
+    assert "forward" in vars(given)
+
+
 def test_a_plan_may_be_the_file_that_it_was_saved_in(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     Plan.of(["0", "2"]).save(path)
