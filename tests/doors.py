@@ -174,5 +174,6 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.step import MOST_FORWARDS
     from autockpt._watch import observer
     from autockpt._watch.observer import Observer
+    from autockpt._watch.static import StaticStorages
     from autockpt._world.group import world_of
     from autockpt._world.shard import blocks_of

@@ -24,6 +24,7 @@ from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, Se
 from .on_ctx import kept_on_ctx
 from .returned import Returned
 from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
+from .static import StaticStorages
 from .storage_tape import Tape
 
 Hooked: TypeAlias = Callable[[Pack, Unpack], AbstractContextManager[Any]]
@@ -57,7 +58,7 @@ class Observer:
         self._tape, self._clock, self._spill, self._model, self._changing = tape, clock, spill, model, changing
         self.run = run_of(model, self.keys, held)
         self._fake = any(private.fake_mode_of(each) is not None for each in private.parts(model.parameters()))
-        self._static = self.run.parameters | self.run.buffer_names.keys()
+        self._static = StaticStorages(model, tape.key)
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
         self._open: list[int] = []
         self._function = -1
@@ -269,7 +270,7 @@ class Observer:
     def _pack(self, tensor: torch.Tensor) -> object:
         with private.no_torch_functions():
             key = self._tape.key(tensor)
-        if key in self._static or self._gathered.has(tensor):
+        if self._static.has(key) or self._gathered.has(tensor):
             return tensor
         with self._own_work() as stamp:
             index, node = len(self.run.saves), private.saving_node()

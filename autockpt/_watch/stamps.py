@@ -10,8 +10,8 @@ import torch
 from .. import _torch_private as private
 from .._device import Clock
 from .._device.tape import storage_address
-from .._ranks.units import parameters_at_rest
 from .gathered import Gathered
+from .static import StaticStorages
 
 
 class Stamps:
@@ -26,7 +26,7 @@ class Stamps:
         self.kinds: list[str] = []
         self.readings: list[object] = []
         self._clock = clock
-        self._static = {storage_address(tensor) for tensor in (*parameters_at_rest(model), *model.buffers())}
+        self._static = StaticStorages(model, storage_address)
         self._gathered = Gathered(model)
         self._inside: list[str] = []  # calls that are open
 
@@ -38,7 +38,7 @@ class Stamps:
     def on_save(self, tensor: torch.Tensor) -> None:
         """Stamp where a tensor is saved."""
         with private.no_torch_functions():
-            if storage_address(tensor) not in self._static and not self._gathered.has(tensor):
+            if not self._static.has(storage_address(tensor)) and not self._gathered.has(tensor):
                 self.add("pack")
 
     def on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:

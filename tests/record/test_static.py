@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
+from tests.doors import StaticStorages
 
 ROWS, WIDTH = 512, 64
 BATCH = torch.randn(ROWS, WIDTH)
@@ -101,3 +102,16 @@ def test_a_second_size_counts_them_once_too() -> None:
         assert plan is not None
         peaks.append(plan.plain_peak_bytes)
     assert model.__dict__["table"].nbytes < peaks[0] < peaks[1] < peaks[0] + model.__dict__["table"].nbytes
+
+
+def test_what_a_step_makes_is_no_buffer_where_the_address_of_one_that_went_is_used_again() -> None:
+    """Now and then a save was not seen, and a plan skipped what made it: the replay ended in a `ReplayError`."""
+    model = nn.BatchNorm1d(WIDTH, affine=False)
+    model.num_batches_tracked = model.running_var = None
+    static = StaticStorages(model, lambda _: 1)
+    assert model.running_mean is not None
+    view = model.running_mean[1:]
+    model.running_mean = torch.zeros(WIDTH)
+    assert static.has(1) and not static.has(2)
+    del view
+    assert not static.has(1)
