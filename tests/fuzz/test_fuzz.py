@@ -15,11 +15,11 @@ import pytest
 from hypothesis import Phase
 
 from tests.doors import Around, ModuleState, UnitRun, frames_held, frames_recording, frames_slots, frames_state
-from tests.fuzz.check import Difference
+from tests.fuzz.check import Difference, PlainFails, check
 from tests.fuzz.plans import HIDDEN_STATE
 from tests.fuzz.run import LEAST_SELECTIVE_SHARE, LEAST_SHARE, Tally, fuzz
 from tests.fuzz.strategy import cases
-from tests.fuzz.tree import kinds_in
+from tests.fuzz.tree import Case, Choice, How, N, kinds_in
 
 CASES = 100
 
@@ -37,6 +37,13 @@ def test_any_plan_of_any_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(tally.verdicts) == CASES
     assert tally.share >= LEAST_SHARE
     assert tally.selective_share >= LEAST_SELECTIVE_SHARE
+
+
+def test_a_model_that_itself_fails_by_chance_is_no_difference() -> None:
+    """Its plain steps dropped a layer that the recorded one did not, which changes what its backward needs."""
+    inside = N("Layerdrop", N("HostRandom"), N("DropoutInplace"))
+    with pytest.raises(PlainFails, match="modified by an inplace operation"):
+        check(Case(N("List", N("LeavesTensors", inside)), How(), Choice()))
 
 
 def no_random_state() -> Any:
