@@ -17,7 +17,7 @@ _wall, _cpu = time.perf_counter, time.process_time
 
 
 def main() -> None:
-    _count_cpu_seconds()
+    count_cpu_seconds()
     import autockpt
 
     path, *budgets = sys.argv[1:]
@@ -46,7 +46,7 @@ def main() -> None:
         print(json.dumps(row | {"cpu_seconds": _cpu() - began}), flush=True)
 
 
-def _count_cpu_seconds() -> None:
+def count_cpu_seconds() -> None:
     """Let the library read CPU seconds, and HiGHS, which has a clock of its own, stop when so many have passed."""
     import highspy
 

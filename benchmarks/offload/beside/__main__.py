@@ -29,6 +29,8 @@ if "--fake" in sys.argv:  # before transformers is imported, which remembers wha
     bindings.install()
 
 import autockpt
+from autockpt import Offload
+from autockpt._stash.plan_stash import with_measured_rates
 from benchmarks.environment import environment, table, with_steady_allocator, write_parts
 from benchmarks.frontier.blocks import find_blocks
 from benchmarks.frontier.methods import Applied, Method
@@ -80,7 +82,8 @@ def planned(case: Case, *, offload: str | None, at: Callable[[], int] | None = N
     profile = autockpt.profile(case.model, case.kwargs, loss=loss_of)
     case.model.zero_grad()
     budget: int | str = "min" if at is None else profile.static.total_bytes + at()
-    plan: Plan = autockpt.solve(profile, budget, offload=offload)
+    rated = None if offload is None else with_measured_rates(Offload.of(offload), next(case.model.parameters()).device)
+    plan: Plan = autockpt.solve(profile, budget, offload=rated)
     autockpt.apply(case.model, plan=plan)
     try:
         yield Applied(case=case, facts={"predicted_overhead": plan.recompute_overhead, "moved_bytes": moved(plan)})
