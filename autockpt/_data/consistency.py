@@ -13,7 +13,7 @@ from .amounts import MOST_SUM
 from .errors import InvalidFile
 from .step_record import StepRecord
 
-TENSORS = dict.fromkeys(("tensor", "reads", "makes", "writes", "outputs"), "tensor")
+TENSORS = dict.fromkeys(("tensor", "reads", "makes", "writes", "outputs", "attributes"), "tensor")
 CALLS, FUNCTIONS = {"call": "call", "sources": "call"}, {"function": "function", "functions": "function"}
 MOST_TICKS = 20
 """Most ticks per row. A step has fewer than two, or more if operators allocate many buffers of their own."""
@@ -110,7 +110,7 @@ def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
     arguments = [*chain.from_iterable(call.arguments for call in step.calls), *chain(*step.functions.arguments)]
     for what, rows, names in (
         ("arguments", arguments, ("tensor", "sources", "functions")),
-        ("calls", step.calls, ("outputs", "enter_seconds", "exit_seconds")),
+        ("calls", step.calls, ("outputs", "attributes", "enter_seconds", "exit_seconds")),
         ("the step", [step], ("plain_seconds",)),
     ):
         yield from ((what, name, [getattr(row, name) for row in rows]) for name in names)

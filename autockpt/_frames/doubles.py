@@ -21,6 +21,7 @@ from .._data.errors import ReplayError
 from .around import Undo
 from .held import Detached
 from .reference import Reference
+from .spared import Spared
 
 HOOKS = (
     "_forward_hooks",
@@ -132,7 +133,7 @@ class _Rebinding:
             return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
         if isinstance(value, (nn.Module, Tensor)):
             return self._doubles.get(id(value), value)
-        if kind is Detached:
+        if kind is Detached or kind is Spared:
             return value.leaf()
         if not depth or isinstance(value, _WHOLE):
             return value

@@ -1,4 +1,4 @@
-"""Hollow tensors: what a skipped unit returns in a replay, since nothing that is needed reads it."""
+"""Hollow tensors: what stands in a replay where it reads nothing, such as for what a skipped unit returns."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import _torch_private
 from .._data.errors import ReplayError
+
+SKIPPED = "the result of a call that its plan skips"
 
 _Look: TypeAlias = "tuple[torch.Size, tuple[int, ...], int, torch.dtype]"
 """Shape, strides, offset of the first element, and dtype."""
@@ -23,19 +25,20 @@ class Hollow(Tensor):
 
     _look: _Look
     _meta: Tensor | None
+    _what: str
 
     __torch_function__ = _torch_private.plain_torch_function  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, look: _Look, device: torch.device, *, requires_grad: bool = False) -> Hollow:
+    def __new__(cls, look: _Look, device: torch.device, *, what: str = SKIPPED, requires_grad: bool = False) -> Hollow:
         new = _torch_private.tensor_without_storage(cls, look, device, requires_grad=requires_grad)
-        new._look, new._meta = look, None
+        new._look, new._meta, new._what = look, None, what
         return new
 
     @classmethod
-    def of(cls, meta: Tensor, device: torch.device) -> Hollow:
-        """Return one that looks like a tensor on the meta device."""
-        new = cls((meta.shape, meta.stride(), int(meta.storage_offset()), meta.dtype), device)
+    def of(cls, meta: Tensor, device: torch.device, what: str) -> Hollow:
+        """Return one that looks like a tensor on the meta device, and is `what` that replay lacks."""
+        new = cls((meta.shape, meta.stride(), int(meta.storage_offset()), meta.dtype), device, what=what)
         new._meta = meta
         return new
 
@@ -54,14 +57,15 @@ class Hollow(Tensor):
         kwargs = kwargs or {}
         if func.is_view or func is _DETACH:  # a dozen in a block: of its first argument, and fast
             viewed, *others = args
-            found, device = func(viewed.meta, *others, **kwargs), viewed.device
+            found, device, what = func(viewed.meta, *others, **kwargs), viewed.device, viewed._what
             alone = isinstance(found, Tensor)
-            return Hollow.of(found, device) if alone else [Hollow.of(each, device) for each in found]
+            return Hollow.of(found, device, what) if alone else [Hollow.of(each, device, what) for each in found]
         device = next(each.device for each in (*args, *kwargs.values()) if isinstance(each, Hollow))
         if func.overloadpacket in _SHAPE_ONLY:
             empty = tree_map_only(Hollow, lambda each: torch.empty_like(each.meta, device=device), (args, kwargs))
             return func(*empty[0], **empty[1])
-        raise ReplayError(f"a replay needs the result of a call that its plan skips, for {func}. Keep that call.")
+        what = next(each._what for each in tree_leaves((args, kwargs)) if isinstance(each, Hollow))
+        raise ReplayError(f"a replay needs {what}, for {func}. Keep that call.")
 
 
 _DETACH = torch.ops.aten.detach.default
@@ -74,16 +78,17 @@ _SHAPE_ONLY = frozenset(
 
 
 class Shape:
-    """What a skipped unit's result looks like."""
+    """What a tensor looks like that a replay does without, such as a skipped unit's result."""
 
-    __slots__ = ("_device", "_dtype", "_requires_grad", "_shape", "_stride")
+    __slots__ = ("_device", "_dtype", "_requires_grad", "_shape", "_stride", "_what")
 
-    def __init__(self, tensor: Tensor) -> None:
-        """Take the look of a tensor."""
+    def __init__(self, tensor: Tensor, what: str = SKIPPED) -> None:
+        """Take the look of a tensor, and `what` it is for whoever reads it."""
+        self._what = what
         self._shape, self._stride = _torch_private.geometry(tensor)
         self._dtype, self._device, self._requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
 
     def leaf(self) -> Hollow:
         """Return a hollow tensor, as a leaf of a new graph."""
         look = (self._shape, self._stride, 0, self._dtype)
-        return Hollow(look, self._device, requires_grad=self._requires_grad)
+        return Hollow(look, self._device, what=self._what, requires_grad=self._requires_grad)

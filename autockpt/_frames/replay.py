@@ -89,12 +89,12 @@ class Replay:
         except (torch.OutOfMemoryError, Changed):
             raise
         except Exception:
-            if again is None or not self._hollow:
-                raise
-            again()
             for _, slot in self._frame.alive():
                 if isinstance(slot.value, Hollow):  # an operator saves what it is given before it reads that
                     slot.value = None
+            if again is None or not self._hollow:
+                raise
+            again()
             self._skips = False
             self._begin()
             self._once()

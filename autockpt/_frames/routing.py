@@ -114,7 +114,9 @@ def _role(
         if place.offload == "saved":
             run = functools.partial(_moving, outer, forward, module, place)
         else:
-            run = functools.partial(_member, outer, forward, ModuleState(module, place.buffers), key, place)
+            run = functools.partial(
+                _member, outer, forward, ModuleState(module, place.buffers, unread=place.unread), key, place
+            )
         return functools.partial(_ending, outer, key, run) if key in table.ends else run
     if grad and table.unplanned.has(name, occurrence) and _can_record():
         return functools.partial(table.unplanned.run, forward, module)

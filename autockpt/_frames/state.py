@@ -12,7 +12,7 @@ Taking holds references, not bytes, but for the values of those buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,7 @@ from .. import _torch_private
 from .around import Undo
 from .doubles import HOOKS, NOTHING, Found, doubled, is_there, put_back
 from .held import Detached, check_unchanged
-
-Buffers: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-"""Buffers inside a module: the path to each module that has some, and their names."""
-
+from .spared import Inside, spared_in
 
 _WHOLE = frozenset({Tensor, nn.Parameter, nn.Buffer})
 """Tensors that have their memory themselves, and on this rank."""
@@ -39,13 +36,16 @@ class ModuleState:
         devices: devices other than the CPU that hold some of them.
     """
 
-    def __init__(self, module: nn.Module | None, changing: Buffers | None, given: Iterable[Tensor] = ()) -> None:
+    def __init__(
+        self, module: nn.Module | None, changing: Inside | None, given: Iterable[Tensor] = (), unread: Inside = ()
+    ) -> None:
         """Take the state of `module`.
 
         Args:
             module: the member.
             changing: buffers that its forward changes; None if that is not known.
             given: further tensors of the model's own, which no replay brings back.
+            unread: attributes whose tensors its replay does not need where forward overwrites them.
         """
         self.member = module
         self._tree: list[Found] = []
@@ -53,6 +53,7 @@ class ModuleState:
         self._changing: list[tuple[Tensor, Tensor]] = []  # buffers, with the values that they had
         self._sure: set[int] = set()  # ids of those that are known to change
         self._everywhere = _torch_private.global_hooks()
+        self._spared = spared_in(module, unread) if unread and module is not None else NOTHING
         norms = self._take(module) if module is not None else []
         tensors = self._tensors
         try:
@@ -90,6 +91,8 @@ class ModuleState:
             if now["_forward_hooks"] or now["_forward_pre_hooks"]:
                 hooks = {name: dict(now[name]) for name in HOOKS}
             parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
+            if self._spared and member in self._spared:
+                contents.update(self._spared[member])
             if Tensor in map(type, contents.values()):
                 self._take_attributes(contents)
             if parameters:
@@ -117,7 +120,7 @@ class ModuleState:
                 else:
                     contents[name] = Detached(value, f"attribute {name!r}")
 
-    def _take_values(self, module: nn.Module, changing: Buffers | None, norms: list[dict[str, Tensor | None]]) -> None:
+    def _take_values(self, module: nn.Module, changing: Inside | None, norms: list[dict[str, Tensor | None]]) -> None:
         """Take the values of the buffers that may change, and of those that share storage with one of them.
 
         Forward may go another way than the recorded one did. So running statistics count among them also where
@@ -144,6 +147,9 @@ class ModuleState:
     def settle(self) -> None:
         """Let go of values that forward has not changed, where it was not known which it does."""
         self._storages = []
+        for member, attributes in self._spared.items():
+            for name, spared in attributes.items():
+                spared.settle(vars(member).get(name))
         if not self._changing or self.copied <= self._sure:
             return
         storages = [_torch_private.storage_key(tensor) or id(tensor) for tensor, _ in self._changing]
@@ -176,7 +182,13 @@ class ModuleState:
                 check_unchanged(tensor, version, f"parameter or buffer {self._name(tensor)!r}")
         now = [tensor.requires_grad for tensor in self._tensors]
         gone = self._gone_hooks()
-        if not self._changing and not gone and now == self._wants and all(map(is_there, self._tree)):
+        if (
+            not self._changing
+            and not self._spared
+            and not gone
+            and now == self._wants
+            and all(map(is_there, self._tree))
+        ):
             undo.append((self.put_back, ()))
             return forward
         values = self._copies([value for _, value in self._changing])

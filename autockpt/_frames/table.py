@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from .._data.plan import Plan
 from .._stash.plan_stash import PlanStash
 from .frame import Replayer
-from .state import Buffers
+from .spared import Inside
 from .unit import PlannedUnits
 from .unplanned import UnplannedCalls
 
@@ -30,16 +30,18 @@ class Place:
         until: call at whose end that has left the device, and as whose backward begins it comes back; None where all
             waits for it.
         cut: level of the part of the segment that begins with the call; 0 where none does.
+        unread: attributes whose tensors its replay does not need where forward overwrites them.
     """
 
     segment: int
     position: int
-    buffers: Buffers | None
+    buffers: Inside | None
     linked: bool
     selective: bool
     offload: Literal["boundary", "saved"] | None = None
     until: str | None = None
     cut: int = 0
+    unread: Inside = ()
 
 
 class Replayers(Protocol):

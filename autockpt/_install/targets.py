@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.offload import HOST
 from .._data.plan import Plan, Segment
-from .._frames.state import Buffers
+from .._frames.spared import Inside
 from .._frames.table import Place, Replayers, Table
 from .._frames.unit import PlannedUnits, Wanted
 from .._frames.unplanned import UnplannedCalls
@@ -143,6 +143,7 @@ class _Targets:
                 segment=number,
                 position=position,
                 buffers=buffers,
+                unread=() if function else _attributes_inside(name_of(call), segment.unread),
                 linked=key in segment.linked,
                 selective=bool(segment.keep or segment.skip),
                 offload=segment.offload,
@@ -254,13 +255,22 @@ def _call_of(key: str) -> str:
     return split_key(key)[0]
 
 
-def _buffers_inside(module: nn.Module, changed: set[int]) -> Buffers:
+def _buffers_inside(module: nn.Module, changed: set[int]) -> Inside:
     found: dict[tuple[str, ...], list[str]] = {}
     for name, buffer in module.named_buffers(remove_duplicate=False):
         if id(buffer) in changed:
             *path, last = name.split(".")
             found.setdefault(tuple(path), []).append(last)
     return tuple((path, tuple(names)) for path, names in found.items())
+
+
+def _attributes_inside(module: str, names: Iterable[str]) -> Inside:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        if name.startswith(f"{module}."):
+            *path, last = name[len(module) + 1 :].split(".")
+            found.setdefault(tuple(path), []).append(last)
+    return tuple((path, tuple(last)) for path, last in found.items())
 
 
 def _nearest(name: str, module: nn.Module) -> Iterator[str]:

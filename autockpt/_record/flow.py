@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from .._watch.marks import SeenStep
+from .._watch.marks import Found, SeenStep
 from .._watch.routing import MOVES_STATISTICS
 from .lifetimes import Lifetimes, Placed
 
@@ -48,6 +48,7 @@ class Flow:
         buffers: storages of buffers.
         casts: storages of autocast's cached casts of parameters.
         constants: storages that the model's own objects refer to, and that no operator of the step changes.
+        found: by call, what stands at attributes of its modules as it begins, with its storage.
     """
 
     def __init__(self, run: SeenStep, found: Lifetimes) -> None:
@@ -66,6 +67,9 @@ class Flow:
         self._visible.update(made for op in range(len(self.ops)) for made in self.makes(op))
         self.casts = self._cached_casts()
         self.constants = {number for number, key in names.items() if key in run.constants} - self.writes_of.keys()
+        self.found: list[list[tuple[Found, int]]] = [[] for _ in run.calls]
+        for each in found.of_kind("found"):
+            self.found[each.mark.index] = [*zip(run.calls[each.mark.index].found, each.storages, strict=True)]
         self._op_ticks = [span.first.tick for span in self.ops]
 
     def is_own(self, storage: int) -> bool:
@@ -127,8 +131,11 @@ class Flow:
 
     def captured(self) -> set[int]:
         """The calls that read a tensor from outside that is not an argument, a parameter, a buffer or a constant."""
-        found: set[int] = set()
-        arguments = [set(span.first.storages) for span in self.calls]
+        captured: set[int] = set()
+        arguments = [
+            {*span.first.storages, *(storage for each, storage in found if self._is_state(each, storage))}
+            for span, found in zip(self.calls, self.found, strict=True)
+        ]
         for seen, span in zip(self.run.ops, self.ops, strict=True):
             for storage in span.first.storages:
                 if self.is_own(storage) or storage in self.casts or storage in self.constants:
@@ -136,9 +143,13 @@ class Flow:
                 call, born = seen.call, self._born_before(storage, span.first.tick)
                 while call >= 0 and born < self.calls[call].first.tick:
                     if storage not in arguments[call]:
-                        found.add(call)
+                        captured.add(call)
                     call = self.run.calls[call].parent
-        return found
+        return captured
+
+    def _is_state(self, found: Found, storage: int) -> bool:
+        """Whether a replay finds at an attribute what forward found: no gradient goes back, and nothing changes it."""
+        return not found.graph and storage not in self.writes_of
 
     def _born_before(self, storage: int, tick: int) -> int:
         """Tick at which a storage was allocated; if it is on a device without tape, when an operator last made it."""

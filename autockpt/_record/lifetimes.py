@@ -208,7 +208,7 @@ def _not_of_the_step(run: SeenStep) -> tuple[set[int], set[int], set[int]]:
             unseen.pop(event.key, None)
         else:
             mark = run.marks[event.key]
-            aside = mark.kind == "aside" or (aside and mark.kind in ("release", "ready", "held", "gathered"))
+            aside = mark.kind == "aside" or (aside and mark.kind in ("release", "ready", "held", "gathered", "found"))
             if mark.kind == "unpack":
                 copies.update(live[key] for key in mark.keys if key in live)
             for key in mark.keys:

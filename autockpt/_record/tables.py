@@ -10,6 +10,7 @@ from typing import Any
 
 from .._data.tables import ArgumentRecord, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
 from .._watch.marks import Sources
+from .attributes import at_attributes
 from .flow import Flow, Span
 from .lifetimes import Lifetimes
 from .refusals import refused_parts
@@ -25,7 +26,7 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
         seconds: the seconds at which calls, saves, functions and operators began and ended.
     """
     at = _in_order(found, seconds.at)
-    calls = _calls(flow, at)
+    calls = _calls(flow, found, at)
     ops = [op for op, seen in enumerate(flow.run.ops) if seen.call >= 0 and not flow.is_view(op)]
     row_of = {op: row for row, op in enumerate(ops)}
     alike = _alike(flow, calls)
@@ -69,8 +70,8 @@ def _in_order(found: Lifetimes, at: Mapping[Place, float]) -> dict[Place, float]
     return ordered
 
 
-def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
-    records = []
+def _calls(flow: Flow, found: Lifetimes, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
+    records, standing = [], at_attributes(flow, found)
     for index, (seen, span, signature) in enumerate(zip(flow.run.calls, flow.calls, flow.signatures(), strict=True)):
         ops = flow.ops_in(span)
         changed = {storage for op in ops for storage in flow.changed(op)} & flow.buffers
@@ -90,6 +91,8 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
                 signature=signature,
                 draws=seen.draws or any(flow.run.ops[op].draws for op in ops),
                 buffers=tuple(sorted({*flow.buffer_names(changed, seen.name), *seen.bound})),
+                attributes=standing[index].needed,
+                unread=standing[index].unread,
             )
         )
     return tuple(records)

@@ -37,6 +37,7 @@ MarkKind = Literal[
     "ready",
     "held",
     "gathered",
+    "found",
     "forward_end",
     "backward_again",
     "backward_end",
@@ -66,18 +67,26 @@ class Mark:
 
     Attributes:
         kind: what happened.
-        index: the call (enter, exit), the function (begin, end), the operator (start, stop), the save (pack, unpack,
-            release), the parameter (ready) or the holder (held).
+        index: the call (enter, exit, found), the function (begin, end), the operator (start, stop), the save (pack,
+            unpack, release), the parameter (ready) or the holder (held).
         stamp: a reading of the clock, for the kinds that happen in forward.
         keys: storages: of the arguments (enter, begin, start), of the outputs (exit, end, stop), of the saved tensor
             (pack), of its restored copy (unpack, if saves were spilled), of the gradient (ready), of the tensors that
-            the holder has (held), or of parameters that were gathered for the call that begins (gathered).
+            the holder has (held), of parameters that were gathered for the call that begins (gathered), or of what
+            stands at attributes as it does (found).
     """
 
     kind: MarkKind
     index: int
     stamp: object = None
     keys: tuple[int, ...] = ()
+
+
+class Found(NamedTuple):
+    """A tensor at an attribute of a module as a call begins: the attribute's qualified name; whether it has a graph."""
+
+    name: str
+    graph: bool
 
 
 @dataclass(slots=True)
@@ -99,6 +108,7 @@ class SeenCall:
         reasons: why it cannot be replayed exactly, as far as Python objects show it (see `Checks`).
         checkpointed: whether it runs inside a torch.utils.checkpoint region of the user's.
         alone: why it cannot share a segment with other calls; empty if it can.
+        found: what stands at attributes of its modules as it begins, in the order of the keys of its ``found`` marker.
     """
 
     name: str
@@ -114,6 +124,7 @@ class SeenCall:
     reasons: list[str] = field(default_factory=list)
     checkpointed: bool = False
     alone: str = ""
+    found: tuple[Found, ...] = ()
 
 
 @dataclass(slots=True)

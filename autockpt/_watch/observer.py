@@ -18,6 +18,7 @@ from .._data.errors import ProfilingError
 from .._device import Clock
 from .._stash.base import Spill
 from .._stash.spilled_step import Pack, Unpack
+from .attributes import mark_attributes
 from .checks import Checks
 from .gathered import Gathered
 from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
@@ -190,6 +191,7 @@ class Observer:
             check = self._checks.of_call(call, module, arguments)
             if self._gathered.any:
                 self.mark("gathered", 0, keys=self.keys(self._gathered.begins(call, module)))
+            mark_attributes(self.mark, self._tape.key, index, call, module)
             self.mark("enter", index, stamp, keys)
         return check
 

@@ -71,7 +71,7 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     fills = index.passes.fills(slots)
     if not fills:
         return None if idle else _never_read(index, members, slots)
-    boundary = index.boundary(members)
+    boundary = boundary_of(index, members)
     over = max(fills) + 1  # the last replay is
     held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], over)
     twice = standing_twice(index, members, held, alone)
@@ -107,7 +107,7 @@ def _never_read(index: Index, members: Members, slots: Sequence[int]) -> Planned
     over = max((saves.release[i] for i in slots), default=index.profile.ticks)
     if over >= index.profile.ticks:
         return None
-    boundary, buffers = index.boundary(members), changed_buffers(index, members)
+    boundary, buffers = boundary_of(index, members), changed_buffers(index, members)
     unread = {saves.tensor[i] for i in slots}.difference(boundary, {-1})
     snapshot = sum(index.profile.buffer_bytes[name] for name in buffers)
     return PlannedReplay(
@@ -156,6 +156,7 @@ def _segment(
         calls=index.keys(members),
         parent=index.nodes[index.nodes[members[0]].parent].key,
         buffers=buffers,
+        unread=unread_names(index, members),
         keep=index.keys(units[0]),
         skip=index.keys(units[1]),
         linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
@@ -164,6 +165,18 @@ def _segment(
         boundary_bytes=index.total_bytes(boundary),
         kept_bytes=index.total_bytes(tensor for tensor in everything if tensor not in boundary),
     )
+
+
+def boundary_of(index: Index, members: Members) -> dict[int, None]:
+    """Return the tensors that come into a run from outside, those that it finds at attributes of modules included."""
+    records = (index.nodes[member].record for member in members if not index.is_function(member))
+    return index.boundary(members) | dict.fromkeys(tensor for each in records for tensor in each.attributes)
+
+
+def unread_names(index: Index, members: Members) -> tuple[str, ...]:
+    """Return the names of attributes whose tensors a run finds and does not read, each once."""
+    records = (index.nodes[member].record for member in members if not index.is_function(member))
+    return tuple(dict.fromkeys(name for each in records for name in each.unread))
 
 
 def changed_buffers(index: Index, members: Members) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from ..._data.cuts import parts_of
 from ..._data.plan import Segment
 from ..._index.profile_index import Index, Members
 from ...solvers.deadline import Deadline
-from .effects import PlannedReplay, changed_buffers, replay_of, standing_twice
+from .effects import PlannedReplay, boundary_of, changed_buffers, replay_of, standing_twice, unread_names
 from .replay_peak import replay_peak
 from .replay_seconds import host_seconds
 from .runs import rows_of
@@ -99,7 +99,7 @@ def _in_parts(index: Index, members: Members, cuts: Cuts, known: Known) -> Plann
     found = {start: part for start, part in every.items() if part is not None}  # of the others backward reads nothing
     if not found:
         return None
-    parts, descended, boundary = [*found.values()], members[: max(found)], index.boundary(members)
+    parts, descended, boundary = [*found.values()], members[: max(found)], boundary_of(index, members)
     held, given = _held_and_given(index, members, boundary, parts)
     tick = min(part.tick for part in parts)
     additions = [each for part in parts for each in part.additions]
@@ -156,11 +156,12 @@ def _segment(index: Index, members: Members, cuts: Cuts, parts: Sequence[Planned
     seconds = sum(index.seconds[member] for member in descended)
     seconds += len(index.saves_of(descended)) * index.host.save_seconds
     seconds += host_seconds(index, descended, frozenset()) if descended else 0.0
-    boundary = index.boundary(members)
+    boundary = boundary_of(index, members)
     return msgspec.structs.replace(
         parts[0].segment,
         calls=index.keys(members),
         buffers=changed_buffers(index, members),
+        unread=unread_names(index, members),
         linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
         cuts=cuts,
         recompute_seconds=seconds + sum(part.segment.recompute_seconds for part in parts),
