@@ -39,6 +39,11 @@ def unequal_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> Auto
     return (BudgetError if unequal == ["budget"] else NotApplicable)(UNEQUAL.format(", ".join(told)))
 
 
+def told_as(error: BaseException) -> str:
+    """Return an error as part of a sentence: its class, and its words if it has any."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def plain_error(error: Exception, meanwhile: str) -> dict[str, Any]:
     """Put an error into plain values, with what the rank did `meanwhile`."""
     said: dict[str, Any] = {"error": type(error).__name__, "words": f"{error}", "meanwhile": meanwhile}
@@ -57,4 +62,5 @@ def error_of(said: Mapping[str, Any], rank: int) -> AutockptError:
         return Infeasible(**said["figures"], notes=(f"rank {rank} says so, and the others make no plan without it",))
     if said["error"] == TooCostly.__name__:
         return TooCostly(**said["figures"], chosen=())
-    return NotApplicable(LEFT.format(rank, f"has failed as it {said['meanwhile']} ({said['error']}: {said['words']})"))
+    words = f"{said['error']}: {said['words']}" if said["words"] else said["error"]
+    return NotApplicable(LEFT.format(rank, f"has failed as it {said['meanwhile']} ({words})"))
