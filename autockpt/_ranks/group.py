@@ -24,9 +24,9 @@ from .._data.errors import NotApplicable
 from .base import Choose, Parted, T
 
 ABSENT = (
-    "{0} did not come within {1:.0f} s to where the first plan is agreed on, so no plan is made. All ranks that train "
-    "one model apply to it alike and take the same steps; {0} may have failed, or be slower than the timeout of its "
-    "process group."
+    "{0} did not come within {1:.0f} s to where all ranks agree on their plan, so there is none from now on. All ranks "
+    "that train one model apply to it alike and take the same steps; {0} may have failed, or be slower than the "
+    "timeout of its process group."
 )
 
 PARTED = (

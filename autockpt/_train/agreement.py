@@ -15,7 +15,6 @@ each step begins they agree to run under it, to make another, or to record or sp
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -27,7 +26,8 @@ from .._data.errors import NotApplicable
 from .._data.files import decode, encode
 from .._data.plan import Plan
 from .._ranks import One, Parted, Ranks, ranks_of
-from .._ranks.errors import error_of, left_of, plain_error, told_as, unequal_of
+from .._ranks.by_hand import digest
+from .._ranks.errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
 from .._ranks.units import speaks
 from ..solvers.errors import AutockptError
 from .known import Ready
@@ -104,7 +104,7 @@ class Agreement:
         if self._request.strict:
             raise NotApplicable(STRICT.format(len(self._ranks.members)))
         self._own = failed
-        segments = "" if under is None or not self.speaks else hashlib.sha256(repr(under.segments).encode()).hexdigest()
+        segments = "" if under is None or not self.speaks else digest(under)
         value = {"able": able, "asked": self._asked(), "under": segments, "refused": dict(refused)}
         value |= {} if failed is None else plain_error(failed, "trained")
         try:
@@ -193,6 +193,7 @@ class Agreement:
     def _asked(self) -> dict[str, str]:
         request = self._request
         return {
+            PLAN: "to be made",
             "version": __version__,
             "budget": str(request.goal),
             "solver": request.solver,
