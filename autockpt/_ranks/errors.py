@@ -8,11 +8,13 @@ from typing import Any
 from .._data.errors import NotApplicable
 from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly
 
-UNEQUAL = (
-    "the ranks ask for different things, and one plan for all is to be made: {0}. Give all of them the same arguments."
-)
+UNEQUAL = "the ranks ask for different things, and have to agree on one: {0}. Give all of them the same arguments."
 
 LEFT = "rank {0} {1}, so no rank makes a plan"
+
+
+PLAN = "plan"
+"""What ranks are asked that have a plan, or that want one to be made."""
 
 
 class Left(AutockptError):
@@ -31,12 +33,18 @@ def left_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> Autockp
 def unequal_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> AutockptError | None:
     """Return what is raised where ranks have asked for different things; None where they have not."""
     asked = [each["asked"] for each in every]
-    unequal = [what for what in asked[0] if any(each[what] != asked[0][what] for each in asked)]
+    names = dict.fromkeys(what for each in asked for what in each)
+    unequal = [what for what in names if any(each.get(what) != asked[0].get(what) for each in asked)]
     if not unequal:
         return None
-    pairs = list(zip(ranks, asked, strict=True))
-    told = [f"{what} {each[what]} on rank {rank}" for what in unequal for rank, each in pairs]
-    return (BudgetError if unequal == ["budget"] else NotApplicable)(UNEQUAL.format(", ".join(told)))
+    told = unequal if PLAN not in unequal else [PLAN]  # who is given a plan asks for nothing else
+    words = [f"{what} {each[what]} on rank {rank}" for what in told for rank, each in zip(ranks, asked, strict=True)]
+    return (BudgetError if unequal == ["budget"] else NotApplicable)(UNEQUAL.format(", ".join(words)))
+
+
+def told_as(error: BaseException) -> str:
+    """Return an error as part of a sentence: its class, and its words if it has any."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def plain_error(error: Exception, meanwhile: str) -> dict[str, Any]:
@@ -57,4 +65,5 @@ def error_of(said: Mapping[str, Any], rank: int) -> AutockptError:
         return Infeasible(**said["figures"], notes=(f"rank {rank} says so, and the others make no plan without it",))
     if said["error"] == TooCostly.__name__:
         return TooCostly(**said["figures"], chosen=())
-    return NotApplicable(LEFT.format(rank, f"has failed as it {said['meanwhile']} ({said['error']}: {said['words']})"))
+    words = f"{said['error']}: {said['words']}" if said["words"] else said["error"]
+    return NotApplicable(LEFT.format(rank, f"has failed as it {said['meanwhile']} ({words})"))

@@ -10,9 +10,9 @@ Rounds are few: while the first plan is on its way.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -24,9 +24,9 @@ from .._data.errors import NotApplicable
 from .base import Choose, Parted, T
 
 ABSENT = (
-    "{0} did not come within {1:.0f} s to where the first plan is agreed on, so no plan is made. All ranks that train "
-    "one model apply to it alike and take the same steps; {0} may have failed, or be slower than the timeout of its "
-    "process group."
+    "{0} did not come within {1:.0f} s to where all ranks agree on their plan, so there is none from now on. All ranks "
+    "that train one model apply to it alike and take the same steps; {0} may have failed, or be slower than the "
+    "timeout of its process group."
 )
 
 PARTED = (
@@ -38,6 +38,9 @@ PARTED = (
 PATIENCE_SECONDS = 20.0
 """How long a step that begins waits for ranks that have begun steps before. They may wait in a collective for this one,
 so that nobody would ever come; and where one is only slow, little is lost."""
+
+FIRST_NAP_SECONDS, LONGEST_NAP_SECONDS = 1e-4, 0.02
+"""Between two looks at the store, twice as long each time."""
 
 GAVE_UP = 1 << 32
 """What a rank counts that waits for a round no more: far above the number of ranks."""
@@ -111,12 +114,16 @@ class Group:
             raise Parted(said)
 
     def _over_within(self, number: int, seconds: float) -> bool:
-        """Wait until it is known what has become of a round; whether that is so in time."""
-        key = self._key(number, "over")
-        try:
-            self._store.wait([key], timedelta(seconds=max(seconds, 0.001)))
-        except RuntimeError:
-            return bool(self._store.check([key]))
+        """Wait until it is known what has become of a round; whether that is so in time.
+
+        It looks again and again: a wait of the store's own would hear no KeyboardInterrupt before its end.
+        """
+        ends, nap_seconds = time.monotonic() + seconds, FIRST_NAP_SECONDS
+        while not self._store.check([self._key(number, "over")]):
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(nap_seconds)
+            nap_seconds = min(2 * nap_seconds, LONGEST_NAP_SECONDS)
         return True
 
     def _absent(self, number: int) -> str:

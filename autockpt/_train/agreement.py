@@ -14,7 +14,7 @@ each step begins they agree to run under it, to make another, or to record or sp
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -26,7 +26,8 @@ from .._data.errors import NotApplicable
 from .._data.files import decode, encode
 from .._data.plan import Plan
 from .._ranks import One, Parted, Ranks, ranks_of
-from .._ranks.errors import error_of, left_of, plain_error, unequal_of
+from .._ranks.by_hand import digest
+from .._ranks.errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
 from .._ranks.units import speaks
 from ..solvers.errors import AutockptError
 from .known import Ready
@@ -56,6 +57,7 @@ class Agreement:
 
     Attributes:
         speaks: whether replays run collectives, so that the ranks agree in every step.
+        given: whether this rank plans on a batch that the user gives, before any step.
         refused: calls that some rank could not replay, by key, with the reason.
     """
 
@@ -63,7 +65,7 @@ class Agreement:
         self._request, self._over = request, False
         self._ranks: Ranks = One()
         self._own: Exception | None = None  # the error of this rank
-        self.speaks = False
+        self.speaks = self.given = False
         self.refused: dict[str, str] = {}
 
     @property
@@ -102,7 +104,7 @@ class Agreement:
         if self._request.strict:
             raise NotApplicable(STRICT.format(len(self._ranks.members)))
         self._own = failed
-        segments = "" if under is None or not self.speaks else hashlib.sha256(repr(under.segments).encode()).hexdigest()
+        segments = "" if under is None or not self.speaks else digest(under)
         value = {"able": able, "asked": self._asked(), "under": segments, "refused": dict(refused)}
         value |= {} if failed is None else plain_error(failed, "trained")
         try:
@@ -150,7 +152,7 @@ class Agreement:
             return self._one_plan(needy, make, adopt)
         first = needy[0]
         ready, said = self._tried(make) if ranks.own == first else (None, {})
-        told: Mapping[str, Any] = ranks.agree(said, lambda every: every[ranks.members.index(first)])
+        told: Mapping[str, Any] = ranks.agree(said, lambda every: self._said_by(first, every))
         if ranks.own != first and "plan" in told:
             plan = decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
             ready, said = self._tried(lambda: adopt(plan, "") or make())
@@ -166,7 +168,7 @@ class Agreement:
         ranks = self._ranks
         for number, first in enumerate(needy):
             ready, said = self._tried(make) if ranks.own == first else (None, {})
-            told: Mapping[str, Any] = ranks.agree(said, lambda every: every[ranks.members.index(first)])  # noqa: B023
+            told: Mapping[str, Any] = ranks.agree(said, lambda every: self._said_by(first, every))  # noqa: B023
             if "error" in told:
                 self._over = True
                 raise self._own if self._own is not None and ranks.own == first else error_of(told, first)
@@ -184,17 +186,20 @@ class Agreement:
         """Tell the other ranks, which may wait, `why` this one makes no plan; with its `error`, if there is one."""
         over, self._over = self._over, True
         if not over and len(self._ranks.members) > 1:
-            words = why if error is None else f"{why}: {error}"
-            self._ranks.tell({"left": words, "failed": error is not None})
+            words = why if error is None else f"{why} ({told_as(error)})"
+            with contextlib.suppress(RuntimeError):  # the process group is gone: nobody listens, and `error` counts
+                self._ranks.tell({"left": words, "failed": error is not None})
 
     def _asked(self) -> dict[str, str]:
         request = self._request
         return {
+            PLAN: "to be made",
             "version": __version__,
             "budget": str(request.goal),
             "solver": request.solver,
             "seconds": str(request.seconds),
-            "pins": ", ".join(map(str, request.pins)),
+            "pins": ", ".join(map(str, request.pins)) or "none",
+            "inputs": "given" if self.given else "not given",
         }
 
     def _agreed(self, every: Sequence[Mapping[str, Any]]) -> Next:
@@ -215,6 +220,11 @@ class Agreement:
         self._raise_left(every)
         needs = dict(zip(self._ranks.members, (each["need"] for each in every), strict=True))
         return sorted(needs, key=lambda rank: (-needs[rank], rank))
+
+    def _said_by(self, rank: int, every: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return what one rank has said. An interrupted rank has left instead."""
+        self._raise_left(every)
+        return every[self._ranks.members.index(rank)]
 
     def _raise_left(self, every: Sequence[Mapping[str, Any]]) -> None:
         """Raise if a rank has left: `NotApplicable` if it failed, else `Left`."""

@@ -14,7 +14,8 @@ from .._data.errors import NotApplicable
 from .._data.goal import Patterns
 from .._data.offload import Offload, is_rated
 from .._data.plan import Plan, refuse_no_plan
-from .._install.install import install
+from .._install.install import install, uninstall
+from .._ranks.by_hand import put_on_together
 from .._ranks.refuse import refuse_parts, refuse_units
 from .._record.step import refuse_lazy
 from .._record.switches import BESIDE, recomputes_itself
@@ -32,7 +33,27 @@ def apply_given(
     pinned: tuple[Patterns, Patterns],
     offload: str | os.PathLike[str] | Offload | None,
 ) -> None:
-    """Put the plan that the user gives on a model. It stays whatever batches come."""
+    """Put the plan that the user gives on a model. It stays whatever batches come.
+
+    If replays run collectives, all ranks put on the same plan, or none of them does.
+    """
+
+    def put_on() -> Plan:
+        read = _readable(model, plan, pinned=pinned, offload=offload)
+        install(model, read, check)
+        return read
+
+    spoken.applied(put_on_together(model, put_on, lambda: uninstall(model)))
+
+
+def _readable(
+    model: torch.nn.Module,
+    plan: Plan | str | os.PathLike[str],
+    *,
+    pinned: tuple[Patterns, Patterns],
+    offload: str | os.PathLike[str] | Offload | None,
+) -> Plan:
+    """Return the plan, or refuse what does not go with it or with the model."""
     if isinstance(plan, (str, os.PathLike)):
         if not os.fspath(plan):
             raise NotApplicable("plan is '', which names no file; give a Plan, or its file: plan='plan.json'")
@@ -48,8 +69,7 @@ def apply_given(
         plan = msgspec.structs.replace(plan, offload=Offload.read(offload))
     if recomputes_itself(model):
         _log.warning("%s", BESIDE)
-    install(model, plan, check)
-    spoken.applied(plan)
+    return plan
 
 
 def offload_for(model: torch.nn.Module, offload: str | os.PathLike[str] | Offload | None) -> Offload | None:

@@ -75,6 +75,7 @@ class Plans:
         )
         self.history = History(known=(known,), slower=1.0, counted=memory, given=True)
         _, profile = self._standing(begins, known, memory, self._request.optimizers())
+        self._agreement.given = True
         self._agreement.begins(model, able=True)
         ready = self._agreement.plan(
             profile.plain_peak_bytes,

@@ -1,0 +1,74 @@
+"""The same plan by hand on all ranks, where replays run collectives.
+
+With other segments on one rank its replays would take other ranks' results for theirs, or wait for them for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from .. import __version__
+from .. import _torch_private as private
+from .._data.plan import Plan
+from . import One, ranks_of
+from .base import Ranks
+from .errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
+from .units import speaks
+
+
+def digest(plan: Plan) -> str:
+    """Return what tells two plans' segments apart."""
+    return hashlib.sha256(repr(plan.segments).encode()).hexdigest()
+
+
+def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Callable[[], object]) -> Plan:
+    """Put a plan on a model; where its replays run collectives, on all ranks or on none.
+
+    Args:
+        model: the model.
+        put_on: puts the plan on, and returns it.
+        take_off: takes it off.
+
+    Raises:
+        NotApplicable: ranks have different plans, or one has failed or does not come; raised on all.
+        Exception: whatever `put_on` raises here.
+    """
+    asks = speaks(model) and private.group_backend() != private.FAKE  # else the others are not there
+    ranks: Ranks = ranks_of(model) if asks else One()
+    if len(ranks.members) == 1:
+        return put_on()
+    own: Exception | None = None
+    put: Plan | None = None
+    said: dict[str, Any] = {}
+    try:
+        put = put_on()
+        said = {"asked": {PLAN: f"of {len(put.segments)} segments ({digest(put)[:8]})", "version": __version__}}
+    except Exception as error:  # whatever it is, the others must not wait for this rank
+        own, said = error, plain_error(error, "was given a plan")
+    except BaseException as error:
+        with contextlib.suppress(RuntimeError):
+            ranks.tell({"left": f"has failed as it was given a plan ({told_as(error)})", "failed": True})
+        raise
+
+    def alike(every: Sequence[Mapping[str, Any]]) -> None:
+        if left := left_of(ranks.members, every):
+            raise left
+        for rank, each in zip(ranks.members, every, strict=True):
+            if "error" in each:
+                raise own if own is not None and rank == ranks.own else error_of(each, rank)
+        if unequal := unequal_of(ranks.members, every):
+            raise unequal
+
+    try:
+        ranks.agree(said, alike)
+    except BaseException:
+        if put is not None:
+            take_off()
+        raise
+    assert put is not None
+    return put
