@@ -23,7 +23,7 @@ from ..._link.road import Move
 from .copies import Copies, copies_of
 from .replay_peak import replay_peak
 from .replay_seconds import device_seconds, host_seconds
-from .units import NOTHING, Left, left_alone
+from .units import NOTHING, UnitsLeft, left_alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def standing_twice(
 def _segment(
     index: Index,
     members: Members,
-    left: Left,
+    left: UnitsLeft,
     buffers: tuple[str, ...],
     replays: Sequence[_OneReplay],
     held: tuple[Collection[int], Collection[int]],
@@ -197,7 +197,7 @@ def _one_replay(
     members: Members,
     tick: int,
     needed: Mapping[int, int],
-    left: Left,
+    left: UnitsLeft,
     held: dict[int, int],
     twice: Mapping[int, Mapping[int, Copies]],
     snapshot: int,

@@ -99,17 +99,7 @@ def _members(index: Index, named: Mapping[str, int], calls: Collection[int], seg
 
 def _idle(index: Index, members: Members, segment: Segment) -> tuple[frozenset[int], frozenset[int]]:
     """Find the functions of a segment that do not run again, and the module calls that it names as units."""
-    inside = {index.nodes[n].key: n for member in members for n in range(member, index.nodes[member].stop)}
-    unknown = [key for key in (*segment.keep, *segment.skip) if key not in inside]
-    keep, skip = ({inside[key] for key in keys if key in inside} for keys in (segment.keep, segment.skip))
-    inside_of = {node: _functions(index, node) for node in keep | skip}
-    unknown += [index.nodes[node].key for node, found in inside_of.items() if not found]
-    if unknown:
-        raise NotApplicable(
-            f"the segment of {segment.calls[0]!r} keeps or skips {listed(unknown)}, and nothing of that "
-            f"name ran in it in the recorded step of {index.profile.model}: take it out, or give the profile that the "
-            "plan was made from"
-        )
+    keep, skip, inside_of = _named(index, members, segment)
     idle = frozenset[int]().union(*inside_of.values())
     calls = frozenset(node for node in keep | skip if not index.is_function(node))
     left = left_alone(index, members, idle, calls)
@@ -125,6 +115,22 @@ def _idle(index: Index, members: Members, segment: Segment) -> tuple[frozenset[i
             "that the plan was made from, or write these"
         )
     return idle, calls
+
+
+def _named(index: Index, members: Members, segment: Segment) -> tuple[set[int], set[int], dict[int, set[int]]]:
+    """Find what a segment keeps and what it skips, by node, and the functions inside each."""
+    inside = {index.nodes[n].key: n for member in members for n in range(member, index.nodes[member].stop)}
+    unknown = [key for key in (*segment.keep, *segment.skip) if key not in inside]
+    keep, skip = ({inside[key] for key in keys if key in inside} for keys in (segment.keep, segment.skip))
+    inside_of = {node: _functions(index, node) for node in keep | skip}
+    unknown += [index.nodes[node].key for node, found in inside_of.items() if not found]
+    if unknown:
+        raise NotApplicable(
+            f"the segment of {segment.calls[0]!r} keeps or skips {listed(unknown)}, and nothing of that "
+            f"name ran in it in the recorded step of {index.profile.model}: take it out, or give the profile that the "
+            "plan was made from"
+        )
+    return keep, skip, inside_of
 
 
 def _functions(index: Index, node: int) -> set[int]:

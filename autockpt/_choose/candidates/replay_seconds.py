@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..._index.profile_index import Index, Members
-from .units import NOTHING, Left
+from .units import NOTHING, UnitsLeft
 
 
 def device_seconds(index: Index, members: Members, last: int, alone: Collection[int]) -> float:
@@ -33,7 +33,7 @@ def device_seconds(index: Index, members: Members, last: int, alone: Collection[
     return sum(index.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
 
 
-def host_seconds(index: Index, members: Members, left: Left = NOTHING) -> float:
+def host_seconds(index: Index, members: Members, left: UnitsLeft = NOTHING) -> float:
     """Host seconds of a replay: of each call but the first, of each unit and of each function that is a member.
 
     Only a function mode tells functions apart, and it meets all that the code around them calls. Units that are whole

@@ -23,7 +23,7 @@ Readers = defaultdict[int, set[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class UnitsLeft:
     """What a replay does not run.
 
     Attributes:
@@ -46,10 +46,12 @@ class Left:
         return frozenset((*self.keep, *self.skip)) - self.functions
 
 
-NOTHING = Left()
+NOTHING = UnitsLeft()
 
 
-def left_alone(index: Index, members: Members, idle: Collection[int], whole: Collection[int] | None = None) -> Left:
+def left_alone(
+    index: Index, members: Members, idle: Collection[int], whole: Collection[int] | None = None
+) -> UnitsLeft:
     """Name what does not run again where some torch functions of a run are `idle`.
 
     Functions that the replay never reaches and that save nothing are left out: to name them would cost host time for
@@ -66,20 +68,29 @@ def left_alone(index: Index, members: Members, idle: Collection[int], whole: Col
     calls = dict(_as_one(index, members, left, set(idle), readers, whole))
     if calls:
         for call, own in calls.items():
-            came = frozenset(each.tensor for each in index.nodes[call].arguments) - {-1}
-            given |= dict.fromkeys(own, came)
+            given |= dict.fromkeys(own, {each.tensor for each in index.nodes[call].arguments} - {-1})
         readers, left = _needs(index, members, given)
     unit_of = {f: call for call, own in calls.items() for f in own}
     units = {unit: calls.get(unit, (unit,)) for unit in (unit_of.get(f, f) for f in sorted(left))}
-    made = {unit: _returned(index, unit, own) if unit in calls else index.makes(unit) for unit, own in units.items()}
-    kept = {unit for unit, own in units.items() if _read(readers, made[unit], own)}
+    return _named(index, units, given, readers)
+
+
+def _named(index: Index, units: Mapping[int, Units], given: Given, readers: Readers) -> UnitsLeft:
+    """Split units, each with its functions, into those that are kept and those that are skipped."""
+    results: dict[int, list[int]] = {}
+    for unit, own in units.items():
+        made = [tensor for f in own for tensor in index.makes(f)]
+        if unit not in own:
+            made = [tensor for tensor in made if tensor in index.nodes[unit].outputs]
+        if _read(readers, made, own):
+            results[unit] = made
     named = frozenset(f for own in units.values() for f in own)
-    return Left(
-        keep=tuple(sorted(kept)),
-        skip=tuple(sorted(units.keys() - kept)),
+    return UnitsLeft(
+        keep=tuple(sorted(results)),
+        skip=tuple(sorted(units.keys() - results.keys())),
         functions=named,
         given={f: given[f] for f in named},
-        results=tuple(tensor for unit in sorted(kept) for tensor in made[unit]),
+        results=tuple(tensor for made in results.values() for tensor in made),
     )
 
 
@@ -144,8 +155,9 @@ def _is_closed(index: Index, call: int, own: Units, readers: Readers) -> bool:
     Whatever the replay reads of what it made it returns, and the replay reads all of that: else it would hold some in
     vain. It reads nothing but what it was given, and nothing else holds what it made.
     """
-    node, read = index.nodes[call], set[int]()
-    if call in index.refused_units or index.within((call,), index.foreign):
+    node = index.nodes[call]
+    refused = (index.refused, index.lonely, index.refused_results)
+    if any(call in each for each in refused) or index.within((call,), index.foreign):
         return False
     came, gone = {each.tensor for each in node.arguments}, set(node.outputs)
     if not came.isdisjoint(gone):
@@ -158,12 +170,6 @@ def _is_closed(index: Index, call: int, own: Units, readers: Readers) -> bool:
     if any(tensor not in gone and index.natural[tensor] > node.exit for tensor in made):
         return False
     return not read or read == made & gone
-
-
-def _returned(index: Index, call: int, own: Units) -> Units:
-    """The tensors that a call returns of what its own functions made."""
-    gone = index.nodes[call].outputs
-    return tuple(tensor for f in own for tensor in index.makes(f) if tensor in gone)
 
 
 def _ends_in(index: Index, inside: list[int], idle: Collection[int], end: int, filled: Mapping[int, set[int]]) -> int:
