@@ -11,6 +11,8 @@ from .. import _torch_private as private
 
 def span_bytes(tensor: torch.Tensor) -> int:
     """Bytes from a tensor's first element to its last."""
+    if tensor.is_contiguous():  # as nearly always
+        return tensor.nbytes
     if not tensor.numel():
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -19,7 +21,7 @@ def span_bytes(tensor: torch.Tensor) -> int:
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no gaps between its elements. Queries that share a tensor with keys have some."""
-    return span_bytes(tensor) <= tensor.nbytes
+    return tensor.is_contiguous() or span_bytes(tensor) <= tensor.nbytes
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -45,19 +45,23 @@ class Check:
         self.findings, self.segment, self.compares = findings, segment, compares
         self._others: list[Generator] = []  # generators that a call may draw from, besides the devices' own
         self._attentions: set[int] = set()  # numbers of the autograd nodes of attention kernels
-        self._places = Places()
+        self._places = Places() if compares else None
         self._since = 0  # number of the first autograd node of the running call
 
     def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
         """Prepare for a call's forward; arguments as for `Replayer.begins`."""
-        drawn, self._since = self.findings.drawn_from(self.segment), _torch_private.saving_node() + 1
-        self._others = list(dict.fromkeys([PYTHON, NUMPY, *drawn])) if self.compares else drawn
+        drawn = self.findings.drawn_from(self.segment)
+        if not self.compares:
+            return drawn
+        self._since = _torch_private.saving_node() + 1
+        self._others = list(dict.fromkeys([PYTHON, NUMPY, *drawn]))
         return self._others
 
     def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
         """Note which generators a call's forward drew from, and its attention nodes."""
-        if self.compares:
-            self._attentions |= attentions([each.grad_fn for each in results], self._since)
+        if not self.compares:
+            return
+        self._attentions |= attentions([each.grad_fn for each in results], self._since)
         drawn = self.findings.drawn_from(self.segment)
         drawn += [each for each, _ in call.random if each in self._others and each not in drawn]
 

@@ -53,7 +53,11 @@ class Expected:
     __slots__ = ("_places", "_saved", "_version", "checksum", "made", "node", "requires_grad", "spilled", "stands")
 
     def __init__(
-        self, tensor: Tensor, checksum: Checksum | None, spilled: SpilledTensor | CopiedNumbers | None, places: Places
+        self,
+        tensor: Tensor,
+        checksum: Checksum | None,
+        spilled: SpilledTensor | CopiedNumbers | None,
+        places: Places | None,
     ) -> None:
         self.checksum, self._places = checksum, places
         self.spilled = spilled

@@ -21,7 +21,7 @@ MOST_TICKS = 20
 INDEXED = TENSORS | CALLS | FUNCTIONS | {"op": "operator"}
 """What the numbers in a column are indices of, by the name of the column."""
 
-OF_REFUSALS = {"call": "call", "run": "call", "tensor": "tensor"}
+OF_REFUSALS = {"call": "call", "run": "call", "unit": "call", "tensor": "tensor"}
 """What the index of a refusal is an index of, by what is refused. All others are indices of functions."""
 
 

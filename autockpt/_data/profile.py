@@ -83,8 +83,8 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         held = sum(sizes[tensor] for tensor in outputs if deaths[tensor] > self.forward_ticks)
         return 2 * held >= sum(sizes[tensor] for tensor in outputs)
 
-    def refused(self, what: Literal["call", "run", "result", "function", "tensor"]) -> dict[int, str]:
-        """Return why calls, runs, results, functions or tensors are refused, by their index; see `RefusedPart`."""
+    def refused(self, what: Literal["call", "run", "unit", "result", "function", "tensor"]) -> dict[int, str]:
+        """Return why calls, runs, units, functions and so on are refused, by their index; see `RefusedPart`."""
         return {each.index: each.reason for each in self.refusals if each.what == what}
 
     @property

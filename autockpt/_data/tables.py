@@ -113,14 +113,14 @@ class RefusedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     Attributes:
         what: ``call``: the call cannot be replayed. ``run``: no run of several calls with this one can be replayed.
-            ``result``: a replay cannot leave out the torch function and hand out its result. ``function``: the torch
-            function cannot run again by itself, as a call of a segment. ``tensor``: after forward, something other than
-            autograd and the caller holds the tensor; the reason says where.
+            ``unit``: a replay cannot leave out the call and hand out its result. ``result``: the same of a torch
+            function. ``function``: the torch function cannot run again by itself, as a call of a segment. ``tensor``:
+            after forward, something other than autograd and the caller holds the tensor; the reason says where.
         index: of the call, the function or the tensor.
         reason: in words.
     """
 
-    what: Literal["call", "run", "result", "function", "tensor"]
+    what: Literal["call", "run", "unit", "result", "function", "tensor"]
     index: Index
     reason: str
 

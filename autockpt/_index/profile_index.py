@@ -37,7 +37,7 @@ class Index:
         functions: by torch function of the profile, its node; in ascending order.
         refused: why a node cannot run again, by node.
         lonely: why a call cannot be in a run with other calls, by node.
-        refused_results: why the results of a function cannot be handed out by a replay, by node.
+        refused_results: why the results of a function, or of a call, cannot be handed out by a replay, by node.
         bytes: by tensor, its size.
         birth: by tensor, the tick of its allocation.
         natural: by tensor, the tick from which only saves keep it alive.
@@ -60,11 +60,12 @@ class Index:
         self.children: list[list[int]] = [[] for _ in self.nodes]
         for number, node in enumerate(self.nodes[1:], 1):
             self.children[node.parent].append(number)
-        refused = {what: profile.refused(what) for what in ("call", "function", "result")}
+        refused = {what: profile.refused(what) for what in ("call", "run", "unit", "function", "result")}
         self.refused = {self.call_nodes[i]: reason for i, reason in refused["call"].items()}
         self.refused |= {self.functions[i]: reason for i, reason in refused["function"].items()}
-        self.lonely = {self.call_nodes[i]: reason for i, reason in profile.refused("run").items()}
+        self.lonely = {self.call_nodes[i]: reason for i, reason in refused["run"].items()}
         self.refused_results = {self.functions[i]: reason for i, reason in refused["result"].items()}
+        self.refused_results |= {self.call_nodes[i]: reason for i, reason in refused["unit"].items()}
         columns = (tensors.bytes, tensors.birth, tensors.natural)
         self.bytes, self.birth, self.natural = (np.array(column, np.int64) for column in columns)
         innermost = np.full(profile.ticks + 1, -1, np.int64)

@@ -30,7 +30,7 @@ IS_A_ROOT = "is one of the models, called by the loop: nothing outside it would 
 
 
 def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
-    """Yield what cannot be replayed, each with its first reason: calls, runs of calls, results and functions."""
+    """Yield what cannot be replayed, each with its first reason: calls, runs, units, results and functions."""
     captured, functions = flow.captured(), range(len(flow.functions))
     calls = (next(filter(None, _of_call(flow, call, captured)), "") for call in range(len(flow.calls)))
     together = {op.function for op in flow.run.ops if op.name.startswith(COLLECTIVES)}
@@ -41,8 +41,18 @@ def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
     alone = (next(filter(None, _of_function(flow, function)), "") for function in functions)
     yield from (RefusedPart("call", i, reason) for i, reason in enumerate(calls) if reason)
     yield from (RefusedPart("run", i, seen.alone) for i, seen in enumerate(flow.run.calls) if seen.alone)
+    yield from (RefusedPart("unit", i, reason) for i, reason in enumerate(_traces(flow)) if reason)
     yield from (RefusedPart("result", i, reason) for i, reason in enumerate(results) if reason)
     yield from (RefusedPart("function", i, reason) for i, reason in enumerate(alone) if reason)
+
+
+def _traces(flow: Flow) -> list[str]:
+    """Return by call why more than its result may tell that it, or a call inside it, ran."""
+    found = [seen.traces for seen in flow.run.calls]
+    for seen, reason in zip(reversed(flow.run.calls), reversed(found), strict=True):
+        if reason and seen.parent >= 0:
+            found[seen.parent] = found[seen.parent] or reason
+    return found
 
 
 def _of_op(flow: Flow, op: int) -> str:

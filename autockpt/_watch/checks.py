@@ -32,6 +32,10 @@ CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again
 MAKES_NESTED = "makes a nested tensor, and torch would take the lengths of a replayed one for other lengths"
 """Torch identifies the lengths of a nested tensor by the offsets tensor object, and a replay makes another object."""
 
+RETURNS = "returns something that is no tensor ({})"
+
+CHANGES_OBJECTS = "changes an attribute, or something that it is given"
+
 DRAWS = "draws random numbers on a device"
 DRAWS_ELSEWHERE = DRAWS + " ({}) on which it is given no tensor"
 
@@ -60,8 +64,8 @@ class Checks:
         """Whether modules changed their attributes. Many do so in their first forward only."""
         return any(_attributes_of(module) != before for module, before in self._attributes.items())
 
-    def of_call(self, call: SeenCall, module: torch.nn.Module, arguments: object) -> Callable[[], None]:
-        """Note the state as a call begins; return what to call as it ends."""
+    def of_call(self, call: SeenCall, module: torch.nn.Module, arguments: object) -> Callable[[object], None]:
+        """Note the state as a call begins; return what to call with its output as it ends."""
         leaves, states = tensors((arguments,)), self._states()
         devices = {tensor.device for tensor in (*leaves, *module.parameters(), *module.buffers())}
         parameters = [*map(private.storage_key, module.parameters())]
@@ -73,7 +77,10 @@ class Checks:
         if module not in self._reasons:
             self._reasons[module] = why_unrepeatable(module)
 
-        def ended() -> None:
+        objects = _around(module, arguments)
+
+        def ended(output: object) -> None:
+            call.traces = _traces(objects, module, arguments, output)
             call.draws, elsewhere = _drawn(states, devices)
             bound = [*map(private.storage_key, module.parameters())] != parameters
             made = call.nested and not any(leaf.is_nested for leaf in leaves)
@@ -95,15 +102,35 @@ class Checks:
         def ended(output: object) -> None:
             function.draws, elsewhere = _drawn(states, devices)
             function.unrepeatable = function.unrepeatable or elsewhere
-            others = [leaf for leaf in tree_leaves(output) if leaf is not None and not isinstance(leaf, torch.Tensor)]
+            others = _no_tensors(output)
             function.plain = all(isinstance(each, PLAIN) for each in others)
             if others and not function.unreadable:
-                function.unreadable = f"returns something that is no tensor ({type(others[0]).__name__})"
+                function.unreadable = RETURNS.format(type(others[0]).__name__)
 
         return ended
 
     def _states(self) -> States:
         return [(generator, generator.get_state()) for generator in self._generators]
+
+
+def _no_tensors(output: object) -> list[object]:
+    return [leaf for leaf in tree_leaves(output) if leaf is not None and not isinstance(leaf, torch.Tensor)]
+
+
+def _around(module: torch.nn.Module, arguments: object) -> object:
+    """Return what differs if a call's own code changes attributes of its module and those in it, or its arguments.
+
+    Modules further inside are looked at around their own calls: else the time would grow with depth.
+    """
+    return [_attributes_of(each) for each in (module, *module.children())], _fingerprint(arguments, 4)
+
+
+def _traces(before: object, module: torch.nn.Module, arguments: object, output: object) -> str:
+    """Why more than its result may tell that a call ran; empty if no reason is known."""
+    others = [each for each in _no_tensors(output) if not isinstance(each, PLAIN)]
+    if others:
+        return RETURNS.format(type(others[0]).__name__)
+    return "" if before == _around(module, arguments) else CHANGES_OBJECTS
 
 
 def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:

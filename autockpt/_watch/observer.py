@@ -183,8 +183,8 @@ class Observer:
                 self.run.calls[0].stop = len(self.run.calls)
                 self.mark("exit", 0, self._clock.stamp())
 
-    def _call_begins(self, index: int, module: torch.nn.Module, arguments: object) -> Callable[[], None]:
-        """Mark that a call begins; return its check, to be called just before the call ends."""
+    def _call_begins(self, index: int, module: torch.nn.Module, arguments: object) -> Callable[[object], None]:
+        """Mark that a call begins; return its check, to be called with its output just before the call ends."""
         call = self.run.calls[index]
         with self._own_work() as stamp:
             call.ways, keys = self._returned.given(arguments)
@@ -195,11 +195,11 @@ class Observer:
             self.mark("enter", index, stamp, keys)
         return check
 
-    def _call_ends(self, index: int, output: object, check: Callable[[], None], *, of_loop: bool) -> None:
+    def _call_ends(self, index: int, output: object, check: Callable[[object], None], *, of_loop: bool) -> None:
         """Mark that a call has returned. If the loop called it, tensors held by ctx objects of its graph are marked."""
         with self._own_work() as stamp:
             keys = self._returned.by(Sources(calls=(index,)), output)
-            check()
+            check(output)
             for name, held in kept_on_ctx(output) if of_loop else ():
                 self.run.holders.append(f"on the ctx of {name}")
                 self.mark("held", len(self.run.holders) - 1, keys=self.keys(held))

@@ -23,7 +23,7 @@ from ..._link.road import Move
 from .copies import Copies, copies_of
 from .replay_peak import replay_peak
 from .replay_seconds import device_seconds, host_seconds
-from .units import kept_and_skipped
+from .units import NOTHING, UnitsLeft, left_alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class PlannedReplay:
     Attributes:
         members: the calls, by node.
         alone: torch functions inside that do not run again, by node.
+        whole: the calls among its units: of each all functions are `alone`.
         segment: the same by names, with what it costs, host seconds included.
         stop: one past the last node that it covers.
         tick: when it first runs; where it never does, when it could no more.
@@ -46,6 +47,7 @@ class PlannedReplay:
 
     members: Members
     alone: frozenset[int]
+    whole: frozenset[int] = frozenset()
     segment: Segment
     stop: int
     tick: int
@@ -56,30 +58,30 @@ class PlannedReplay:
     waits_seconds: float = 0.0
 
 
-def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> PlannedReplay | None:
+def replay_of(
+    index: Index, members: Members, idle: Collection[int] = (), whole: Collection[int] | None = None
+) -> PlannedReplay | None:
     """Work out what recomputing a run holds, restores and costs where torch functions inside are left idle.
 
     Also where it restores nothing. None where backward never reads what the run saves, so that no replay runs, if
-    that outlives the step, or if functions of it are left idle.
+    that outlives the step, or if functions of it are left idle. For `whole` see `left_alone`.
     """
     saves, nodes = index.profile.saves, index.save_nodes
-    keep, skip = kept_and_skipped(index, members, frozenset(idle)) if idle else ((), ())
-    alone = frozenset((*keep, *skip))
+    left = left_alone(index, members, idle, whole) if idle else NOTHING
+    alone = left.functions
     inside = index.saves_of(members)
-    # What a function that does not run again saves stays with autograd, but for what it was given.
-    slots = [i for i in inside if nodes[i] not in alone or saves.tensor[i] in index.reads(nodes[i])]
+    # What a unit saves stays with autograd, but for what it was given.
+    slots = [i for i in inside if nodes[i] not in alone or saves.tensor[i] in left.given[nodes[i]]]
     fills = index.passes.fills(slots)
     if not fills:
         return None if idle else _never_read(index, members, slots)
     boundary = boundary_of(index, members)
     over = max(fills) + 1  # the last replay is
-    held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], over)
+    held = dict.fromkeys([*boundary, *left.results], over)
     twice = standing_twice(index, members, held, alone)
     buffers = changed_buffers(index, members)
     snapshot = sum(index.profile.buffer_bytes[name] for name in buffers)
-    replays = [
-        _one_replay(index, members, tick, needed, alone, held, twice, snapshot) for tick, needed in fills.items()
-    ]
+    replays = [_one_replay(index, members, tick, needed, left, held, twice, snapshot) for tick, needed in fills.items()]
     end = max(each.end for each in replays)
     additions = [addition for each in replays for addition in each.additions]
     for i in set(inside).difference(slots):
@@ -89,7 +91,8 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     return PlannedReplay(
         members=members,
         alone=alone,
-        segment=_segment(index, members, (keep, skip), buffers, replays, (boundary, held)),
+        whole=left.whole,
+        segment=_segment(index, members, left, buffers, replays, (boundary, held)),
         stop=index.nodes[members[-1]].stop,
         tick=min(fills),
         held=tuple(held.items()),
@@ -113,7 +116,7 @@ def _never_read(index: Index, members: Members, slots: Sequence[int]) -> Planned
     return PlannedReplay(
         members=members,
         alone=frozenset(),
-        segment=_segment(index, members, ((), ()), buffers, (), (boundary, boundary), unread),
+        segment=_segment(index, members, NOTHING, buffers, (), (boundary, boundary), unread),
         stop=index.nodes[members[-1]].stop,
         tick=over,
         held=tuple((tensor, over) for tensor in boundary),
@@ -133,7 +136,7 @@ def standing_twice(
 def _segment(
     index: Index,
     members: Members,
-    units: tuple[Sequence[int], Sequence[int]],
+    left: UnitsLeft,
     buffers: tuple[str, ...],
     replays: Sequence[_OneReplay],
     held: tuple[Collection[int], Collection[int]],
@@ -144,7 +147,7 @@ def _segment(
     Args:
         index: of the profile.
         members: the calls.
-        units: the functions that are kept, and those that are skipped.
+        left: what its replays do not run.
         buffers: that the calls change.
         replays: of the segment.
         held: the tensors of its boundary, and all that it holds.
@@ -157,8 +160,8 @@ def _segment(
         parent=index.nodes[index.nodes[members[0]].parent].key,
         buffers=buffers,
         unread=unread_names(index, members),
-        keep=index.keys(units[0]),
-        skip=index.keys(units[1]),
+        keep=index.keys(left.keep),
+        skip=index.keys(left.skip),
         linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
         recompute_seconds=sum(each.seconds for each in replays),
         freed_bytes=index.total_bytes(freed),
@@ -207,13 +210,14 @@ def _one_replay(
     members: Members,
     tick: int,
     needed: Mapping[int, int],
-    alone: frozenset[int],
+    left: UnitsLeft,
     held: dict[int, int],
     twice: Mapping[int, Mapping[int, Copies]],
     snapshot: int,
 ) -> _OneReplay:
     """Work out a replay at a tick that fills some saves, each until its tick; what it finds held goes into `held`."""
     profile, saves, nodes, inside = index.profile, index.profile.saves, index.save_nodes, index.saves_of(members)
+    alone = left.functions
     until = _restored(index, members, needed, alone, held, twice)
     last = max(needed, key=lambda i: saves.pack[i])
     end = saves.pack[last]
@@ -230,7 +234,7 @@ def _one_replay(
         end=end,
         seconds=device_seconds(index, members, last, alone)
         + packed * index.host.save_seconds
-        + host_seconds(index, members, alone),
+        + host_seconds(index, members, left),
         restored=frozenset(tensor for tensor, _ in until),
         additions=(
             (snapshot + peak_bytes, tick, tick + 1),

@@ -18,7 +18,7 @@ from . import Candidates
 from .effects import PlannedReplay, replay_of
 from .moves import move_boundary, move_saved
 from .parts import in_parts
-from .units import kept_and_skipped
+from .units import left_alone
 
 UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_HOST_RATE)
 """What moves cost in a plan by hand, which does not say it."""
@@ -27,7 +27,8 @@ UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_H
 def find_planned(profile: Profile, plan: Plan) -> Candidates:
     """State the problem in which a plan's segments are all the candidates, but those that never run again.
 
-    A module call that it keeps or skips as a whole, as earlier versions did, stands for the functions inside.
+    A module call that it keeps or skips as a whole is one unit where it can be, and elsewhere stands for the functions
+    inside.
 
     Raises:
         NotApplicable: the step makes no such calls, they are no run of siblings, or no such functions lie in them.
@@ -53,7 +54,7 @@ def _replay(
         return move_saved(index, members[0], rates, road, until)
     if segment.cuts and not any(index.passes.keeping):  # else all is replayed at once
         return in_parts(index, members, segment.cuts, {})
-    replay = replay_of(index, members, _idle(index, members, segment))
+    replay = replay_of(index, members, *_idle(index, members, segment))
     if replay is not None and segment.cuts:
         replay = replace(replay, segment=msgspec.structs.replace(replay.segment, cuts=segment.cuts))
     if replay is None or segment.offload is None:
@@ -96,8 +97,28 @@ def _members(index: Index, named: Mapping[str, int], calls: Collection[int], seg
     return members
 
 
-def _idle(index: Index, members: Members, segment: Segment) -> frozenset[int]:
-    """Find the functions of a segment that do not run again."""
+def _idle(index: Index, members: Members, segment: Segment) -> tuple[frozenset[int], frozenset[int]]:
+    """Find the functions of a segment that do not run again, and the module calls that it names as units."""
+    keep, skip, inside_of = _named(index, members, segment)
+    idle = frozenset[int]().union(*inside_of.values())
+    calls = frozenset(node for node in keep | skip if not index.is_function(node))
+    left = left_alone(index, members, idle, calls)
+    kept, skipped = ({f for unit in units for f in _functions(index, unit)} for units in (left.keep, left.skip))
+    whole = {f for node in keep if not index.is_function(node) for f in inside_of[node]}
+    may_keep, may_skip = ({f for node in nodes for f in inside_of[node]} for nodes in (keep, skip))
+    # What no replay comes to needs no name, and may have one; of a call kept as a whole not all need be read.
+    if not (kept <= may_keep <= whole | kept and skipped <= may_skip | whole):
+        raise NotApplicable(
+            f"the segment of {segment.calls[0]!r} keeps or skips units that the recorded step of {index.profile.model} "
+            f"does not have there, or in another way: of the same functions it would keep "
+            f"[{', '.join(index.keys(left.keep))}] and skip [{', '.join(index.keys(left.skip))}]. Give the profile "
+            "that the plan was made from, or write these"
+        )
+    return idle, calls
+
+
+def _named(index: Index, members: Members, segment: Segment) -> tuple[set[int], set[int], dict[int, set[int]]]:
+    """Find what a segment keeps and what it skips, by node, and the functions inside each."""
     inside = {index.nodes[n].key: n for member in members for n in range(member, index.nodes[member].stop)}
     unknown = [key for key in (*segment.keep, *segment.skip) if key not in inside]
     keep, skip = ({inside[key] for key in keys if key in inside} for keys in (segment.keep, segment.skip))
@@ -109,19 +130,7 @@ def _idle(index: Index, members: Members, segment: Segment) -> frozenset[int]:
             f"name ran in it in the recorded step of {index.profile.model}: take it out, or give the profile that the "
             "plan was made from"
         )
-    idle = frozenset[int]().union(*inside_of.values())
-    kept, skipped = kept_and_skipped(index, members, idle)
-    whole = {f for node in keep if not index.is_function(node) for f in inside_of[node]}
-    may_keep, may_skip = ({f for node in nodes for f in inside_of[node]} for nodes in (keep, skip))
-    # What no replay comes to needs no name, and may have one; of a call kept as a whole not all need be read.
-    if not (set(kept) <= may_keep <= whole.union(kept) and set(skipped) <= may_skip | whole):
-        raise NotApplicable(
-            f"the segment of {segment.calls[0]!r} keeps or skips units that the recorded step of {index.profile.model} "
-            f"does not have there, or in another way: of the same functions it would keep "
-            f"[{', '.join(index.keys(kept))}] and skip [{', '.join(index.keys(skipped))}]. Give the profile that the "
-            "plan was made from, or write these"
-        )
-    return idle
+    return keep, skip, inside_of
 
 
 def _functions(index: Index, node: int) -> set[int]:

@@ -96,7 +96,9 @@ def later_ends(
     """Return a move beside the computing with later ends, the next one first."""
     if offload is None or road is None or replay.move is None or replay.move.until is None:
         return
-    stays = replay_of(index, replay.members, replay.alone) if replay.segment.offload == "boundary" else None
+    stays = (
+        replay_of(index, replay.members, replay.alone, replay.whole) if replay.segment.offload == "boundary" else None
+    )
     gone = road.ends.gone[replay.move.until]
     ends = road.ends.of(index.call_numbers[replay.members[0]])
     for until in [call for call in ends if road.ends.gone[call] > gone][:LATER]:

@@ -155,7 +155,7 @@ def _segment(index: Index, members: Members, cuts: Cuts, parts: Sequence[Planned
     """Return what is recomputed as a plan names it."""
     seconds = sum(index.seconds[member] for member in descended)
     seconds += len(index.saves_of(descended)) * index.host.save_seconds
-    seconds += host_seconds(index, descended, frozenset()) if descended else 0.0
+    seconds += host_seconds(index, descended) if descended else 0.0
     boundary = boundary_of(index, members)
     return msgspec.structs.replace(
         parts[0].segment,

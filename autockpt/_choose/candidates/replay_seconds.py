@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..._index.profile_index import Index, Members
+from .units import NOTHING, UnitsLeft
 
 
 def device_seconds(index: Index, members: Members, last: int, alone: Collection[int]) -> float:
@@ -32,17 +33,18 @@ def device_seconds(index: Index, members: Members, last: int, alone: Collection[
     return sum(index.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
 
 
-def host_seconds(index: Index, members: Members, alone: Collection[int]) -> float:
-    """Host seconds of a replay: of each call but the first, and of each function that only a function mode tells apart.
+def host_seconds(index: Index, members: Members, left: UnitsLeft = NOTHING) -> float:
+    """Host seconds of a replay: of each call but the first, of each unit and of each function that is a member.
 
-    Such are those left alone, and those that are members; the mode meets all that the code around them calls.
+    Only a function mode tells functions apart, and it meets all that the code around them calls. Units that are whole
+    calls have patches of their own.
     """
-    functions = {member for member in members if index.is_function(member)}.union(alone)
+    functions = {each for each in (*members, *left.keep, *left.skip) if index.is_function(each)}
     watched = {index.nodes[f].parent for f in functions}
     modules = sum(not index.is_function(member) for member in members)
     return (
         index.host.replay_seconds
         + max(modules - 1, 0) * index.host.member_seconds
-        + len(functions) * index.host.kept_seconds
+        + (len(functions) + len(left.whole)) * index.host.kept_seconds
         + sum(1 + len(index.children[call]) for call in watched) * index.host.mode_seconds
     )

@@ -1,36 +1,116 @@
-"""What a replay does not run: which torch functions are kept, and which are skipped.
+"""What a replay does not run: units, which are kept or skipped. A unit is a torch function, or a whole module call.
 
-functions     [c_attn] view [sdpa] [c_proj] [ln] [c_fc] gelu [down]      [ ] does not run again
-                skip         skip    keep    keep  keep        skip      keep: the rest of the replay reads its result
+functions     [c_attn] view [sdpa] [c_proj]   [ln] [c_fc] gelu [down]      [ ] does not run again
+units          attn, skipped ───────────────┘  keep  keep        skip      keep: the rest of the replay reads its result
+
+A call of which nothing runs again is one unit. That costs the host less: its own patch meets it, and no function mode
+has to look for its functions. Nor does it hold what only those read.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from ..._index.profile_index import Index, Members
 
 Units = tuple[int, ...]
+Given = Mapping[int, Collection[int]]
+"""By idle function, the tensors that came into its unit."""
+Readers = defaultdict[int, set[int]]
+"""By tensor, the nodes that need it in a replay."""
 
 
-def kept_and_skipped(index: Index, members: Members, idle: Collection[int]) -> tuple[Units, Units]:
-    """Split the `idle` torch functions of a run, which do not run again, into kept and skipped ones.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitsLeft:
+    """What a replay does not run.
+
+    Attributes:
+        keep: units of which a result is kept, by node.
+        skip: those of which nothing is read.
+        functions: the torch functions in them, by node.
+        given: by function, the tensors that come into its unit: what it saves of those, the replay makes again.
+        results: the tensors that are kept.
+    """
+
+    keep: tuple[int, ...] = ()
+    skip: tuple[int, ...] = ()
+    functions: frozenset[int] = frozenset()
+    given: Given = field(default_factory=dict)
+    results: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> frozenset[int]:
+        """The units that are module calls."""
+        return frozenset((*self.keep, *self.skip)) - self.functions
+
+
+NOTHING = UnitsLeft()
+
+
+def left_alone(
+    index: Index, members: Members, idle: Collection[int], whole: Collection[int] | None = None
+) -> UnitsLeft:
+    """Name what does not run again where some torch functions of a run are `idle`.
 
     Functions that the replay never reaches and that save nothing are left out: to name them would cost host time for
     no benefit.
+
+    Args:
+        index: of the profile.
+        members: the run.
+        idle: the functions.
+        whole: the calls that may be a unit each; None for all that can be.
+    """
+    given: dict[int, Collection[int]] = {f: index.reads(f) for f in idle}
+    readers, left = _needs(index, members, given)
+    calls = dict(_as_one(index, members, left, set(idle), readers, whole))
+    if calls:
+        for call, own in calls.items():
+            given |= dict.fromkeys(own, {each.tensor for each in index.nodes[call].arguments} - {-1})
+        readers, left = _needs(index, members, given)
+    unit_of = {f: call for call, own in calls.items() for f in own}
+    units = {unit: calls.get(unit, (unit,)) for unit in (unit_of.get(f, f) for f in sorted(left))}
+    return _named(index, units, given, readers)
+
+
+def _named(index: Index, units: Mapping[int, Units], given: Given, readers: Readers) -> UnitsLeft:
+    """Split units, each with its functions, into those that are kept and those that are skipped."""
+    results: dict[int, list[int]] = {}
+    for unit, own in units.items():
+        made = [tensor for f in own for tensor in index.makes(f)]
+        if unit not in own:
+            made = [tensor for tensor in made if tensor in index.nodes[unit].outputs]
+        if _read(readers, made, own):
+            results[unit] = made
+    named = frozenset(f for own in units.values() for f in own)
+    return UnitsLeft(
+        keep=tuple(sorted(results)),
+        skip=tuple(sorted(units.keys() - results.keys())),
+        functions=named,
+        given={f: given[f] for f in named},
+        results=tuple(tensor for made in results.values() for tensor in made),
+    )
+
+
+def _needs(index: Index, members: Members, given: Given) -> tuple[Readers, set[int]]:
+    """Find out what a replay needs. Of what idle functions save it makes what they were `given`.
+
+    Returns:
+        By tensor, the nodes that need it; and the idle functions that have to have a name.
     """
     saves, inside = index.profile.saves, index.saves_of(members)
     filled: dict[int, set[int]] = defaultdict(set)  # by node, those of its saved tensors that the replay makes
     end = 0  # tick at which the replay ends: its last slot is filled
     for i in inside:
         node = index.save_nodes[i]
-        if node not in idle or saves.tensor[i] in index.reads(node):
+        if node not in given or saves.tensor[i] in given[node]:
             end = max(end, saves.pack[i])
             filled[node].add(saves.tensor[i])
     savers = {index.save_nodes[i] for i in inside}
-    left = {f for f in idle if index.nodes[f].enter <= end or f in savers}
-    readers: dict[int, set[int]] = defaultdict(set)  # by tensor, what needs it in the replay
+    left = {f for f in given if index.nodes[f].enter <= end or f in savers}
+    readers: Readers = defaultdict(set)
     wanted = {node: tensors for node, tensors in filled.items() if not index.is_function(node)}
     for f in index.within(members, index.functions):
         if index.nodes[f].enter <= end and not index.is_free(f):  # a view of what is hollow is hollow
@@ -38,9 +118,58 @@ def kept_and_skipped(index: Index, members: Members, idle: Collection[int]) -> t
     for node, tensors in wanted.items():
         for tensor in tensors:
             readers[tensor].add(node)
-    left.discard(_ends_in(index, inside, idle, end, filled))
-    kept = {f for f in left if any(readers[tensor] - {f} for tensor in index.makes(f))}
-    return tuple(sorted(kept)), tuple(sorted(left - kept))
+    left.discard(_ends_in(index, inside, given, end, filled))
+    return readers, left
+
+
+def _read(readers: Readers, made: Iterable[int], own: Collection[int]) -> set[int]:
+    """Return which of these tensors, made by some functions of their `own`, the rest of a replay reads."""
+    return {tensor for tensor in made if not readers[tensor].issubset(own)}
+
+
+def _as_one(
+    index: Index,
+    members: Members,
+    left: set[int],
+    idle: set[int],
+    readers: Readers,
+    whole: Collection[int] | None,
+) -> Iterator[tuple[int, Units]]:
+    """Yield the outermost calls that can each be one unit, with the functions of it that would be units."""
+    todo = [child for member in members for child in index.children[member] if not index.is_function(child)]
+    while todo:
+        call = todo.pop()
+        own = tuple(f for f in index.within((call,), index.functions) if not index.is_free(f))
+        if left.isdisjoint(own):
+            continue
+        allowed = (whole is None or call in whole) and idle.issuperset(own)
+        if allowed and index.is_inside(own[0], members) and _is_closed(index, call, own, readers):
+            yield call, own
+        else:
+            todo += [child for child in index.children[call] if not index.is_function(child)]
+
+
+def _is_closed(index: Index, call: int, own: Units, readers: Readers) -> bool:
+    """Whether a call, none of whose functions runs in a replay, acts on the replay by what it returns alone.
+
+    Whatever the replay reads of what it made it returns, and the replay reads all of that: else it would hold some in
+    vain. It reads nothing but what it was given, and nothing else holds what it made.
+    """
+    node = index.nodes[call]
+    refused = (index.refused, index.lonely, index.refused_results)
+    if any(call in each for each in refused) or index.within((call,), index.foreign):
+        return False
+    came, gone = {each.tensor for each in node.arguments}, set(node.outputs)
+    if not came.isdisjoint(gone):
+        return False
+    for f in index.within((call,), index.functions):
+        if any(tensor not in came and not index.covers((call,), index.births[tensor]) for tensor in index.reads(f)):
+            return False
+    made = {tensor for f in own for tensor in index.makes(f)}
+    read = _read(readers, made, own)
+    if any(tensor not in gone and index.natural[tensor] > node.exit for tensor in made):
+        return False
+    return not read or read == made & gone
 
 
 def _ends_in(index: Index, inside: list[int], idle: Collection[int], end: int, filled: Mapping[int, set[int]]) -> int:
