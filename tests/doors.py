@@ -148,7 +148,6 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._record import alive, in_place, recorder, timing
     from autockpt._record import build as record_build
     from autockpt._record.fake import RooflineClock
-    from autockpt._record.lifetimes import Lifetimes, lifetimes
     from autockpt._record.loss import assumed_loss
     from autockpt._record.recorder import Mode as RecordMode
     from autockpt._record.recorder import profiles_for, record_step
@@ -166,6 +165,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.memory import Room as HostRoom
     from autockpt._stash.memory import room as host_room
     from autockpt._stash.spilled_step import SpilledStep
+    from autockpt._tables.lifetimes import Lifetimes, lifetimes
     from autockpt._train.decision import Decision, Situation
     from autockpt._train.decision import decide as governor_decide
     from autockpt._train.history import History

@@ -17,12 +17,12 @@ from .._data.tables import Static
 from .._device import Device, device_of, rounded
 from .._optimizer.memory import OptimizerMemory
 from .._ranks.units import parameters_at_rest
+from .._tables.flow import Flow
+from .._tables.lifetimes import lifetimes
+from .._tables.seconds import Seconds
+from .._tables.tables import make_tables
 from .._watch.marks import SeenCall, SeenStep
-from .flow import Flow
-from .lifetimes import lifetimes
 from .sandbox import compile_notes
-from .tables import make_tables
-from .timing import Seconds
 
 
 def build_profile(

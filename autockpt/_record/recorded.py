@@ -10,10 +10,10 @@ from .._data.profile import Profile
 from .._data.tables import Static
 from .._optimizer.memory import OptimizerMemory
 from .._ranks.refuse import COVERS_UNITS, IS_A_UNIT, ON_SEVERAL_RANKS
+from .._tables.seconds import Seconds
 from .._watch.marks import SeenStep
 from ..solvers.units import format_bytes
 from .build import build_profile
-from .timing import Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,11 @@ from .._calls.roots import WHOLE, roots
 from .._device import device_of
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
+from .._tables.seconds import Place, Seconds
 from .._watch.marks import SeenStep
 from .._watch.routing import patched_forwards, routed_functions
 from .._watch.stamps import Stamps
-from .timing import STAMPED, Place, Seconds
+from .timing import STAMPED
 
 SPILLING = "spilling"
 """Kind of the stamps before and after a saved tensor is spilled or read back. A plain step has no such time."""

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._device import Clock, device_of
+from .._tables.seconds import Place, Seconds
 from .._watch.marks import Mark, SeenStep
 from .._watch.routing import patched_forwards, routed_functions
 from .._watch.stamps import Stamps
@@ -45,33 +44,9 @@ STAMP_SECONDS, CHEAP = 8e-6, 0.03
 BACKWARD_OVER_FORWARD = 2.0
 """The seconds of a backward that was not timed, as a ratio to those of forward: two matrix products for each one."""
 
-Place: TypeAlias = tuple[str, int]
-"""Kind and index of a marker."""
-
 PLAIN = ("forward_end", "backward_end")
 OF_CALLS = ("enter", "exit", "pack", "forward_end")
 STAMPED = (*OF_CALLS, "begin", "end")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seconds:
-    """The times of a plain step.
-
-    Attributes:
-        at: seconds since the start of forward, by place. Functions may be timed in another run: only the span between
-            begin and end of each counts.
-        ops: seconds of each operator in the recorded run; only their shares count.
-        plain_seconds: seconds of the whole step.
-    """
-
-    at: Mapping[Place, float]
-    ops: tuple[float, ...]
-    plain_seconds: float
-
-    def scaled(self, factor: float) -> Seconds:
-        """Return the times of the same step, slower by a factor."""
-        at = {place: each * factor for place, each in self.at.items()}
-        return Seconds(at=at, ops=self.ops, plain_seconds=self.plain_seconds * factor)
 
 
 def recorded_seconds(run: SeenStep, clock: Clock, *, backward: bool) -> Seconds:

@@ -275,10 +275,9 @@ class Observer:
         if self._static.has(key) or self._gathered.has(tensor):
             return tensor
         with self._own_work() as stamp:
-            index, node = len(self.run.saves), private.saving_node()
             # A save of the loss, outside the model, counts as the root's: no candidate segment covers it: it is kept.
-            call = self._open[-1] if self._open else 0
-            self.run.saves.append(SeenSave(call, self._function, node, len(self.run.ops)))
+            index, call = len(self.run.saves), self._open[-1] if self._open else 0
+            self.run.saves.append(SeenSave(call, self._function, private.saving_node(), len(self.run.ops)))
             for each in self._open if tensor.is_nested else ():
                 self.run.calls[each].nested = True
             held = self._spill.take(tensor)

@@ -14,7 +14,7 @@ from .attributes import at_attributes
 from .flow import Flow, Span
 from .lifetimes import Lifetimes
 from .refusals import refused_parts
-from .timing import Place, Seconds
+from .seconds import Place, Seconds
 
 
 def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any]:

@@ -1,0 +1,13 @@
+"""From what was seen of a step to the tables of its profile: what lives from when until when, and who reads it.
+
+    SeenStep ── lifetimes.py ──▶ Lifetimes ── flow.py, attributes.py, refusals.py, tables.py ──▶ tables
+
+lifetimes.py    from the tape to births and deaths in the plain step
+flow.py         what calls, functions and operators read, make and change
+attributes.py   what calls find at attributes of modules
+refusals.py     why calls and functions cannot be replayed
+seconds.py      when the places of a step were passed
+tables.py       the tables of the profile
+"""
+
+from __future__ import annotations
