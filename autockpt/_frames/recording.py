@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
 from .. import _torch_private
 from .._calls.values import encode, not_simple, tensors
 from .around import Around, Generator, generators_of, needed, states_of
-from .frame import Frame, MemberCall, Replayer, unpack
+from .frame import Frame, MemberCall, Replayer, Within, unpack
 from .held import BOUNDARY, READ, Detached, Packed, Ref
 from .moved import MovedBoundary, Moves
 from .pack import Pack
@@ -35,9 +35,11 @@ class Recording:
         frame: the frame.
         segment: the same.
         position: position in it of the last member that joined.
+        packs: makes the pack hooks of members.
     """
 
     __slots__ = ("_known", "_moves", "_reached", "frame", "position", "segment")
+    packs: ClassVar[type[Pack]] = Pack
 
     def __init__(self, segment: int, replayer: Replayer, moves: Moves | None = None) -> None:
         self.segment = segment
@@ -72,8 +74,10 @@ class Recording:
         call = self._begun(key, forward, state, place, args, kwargs)
         if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
+        if place.inner is not None:
+            call.within = Within(scope.handle, place.inner, dict(scope.counts))
         frame.calls.append(call)
-        pack, before, outer = Pack(frame, state.owners), call.random, thread.units
+        pack, before, outer = self.packs(frame, state.owners), call.random, thread.units
         recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
         try:
             # Pushed as the first of this block, and popped as the first of the last: no interrupt falls in between.
@@ -126,7 +130,8 @@ class Recording:
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == _state_of(tensor):
             return known[2]
-        ref, hooks = Ref(BOUNDARY, len(self.frame.boundary)), _torch_private.outer_hooks()
+        ref = Ref(BOUNDARY, len(self.frame.boundary))
+        hooks = None if thread.replays else _torch_private.outer_hooks()  # in a replay they are its own
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
         if hooks is not None:
             held: Detached = Packed(tensor, hooks)

@@ -30,6 +30,7 @@ class Place:
         until: call at whose end that has left the device, and as whose backward begins it comes back; None where all
             waits for it.
         cut: level of the part of the segment that begins with the call; 0 where none does.
+        inner: what becomes of the calls inside the call when it is replayed; None where they all run plain.
     """
 
     segment: int
@@ -40,6 +41,7 @@ class Place:
     offload: Literal["boundary", "saved"] | None = None
     until: str | None = None
     cut: int = 0
+    inner: Table | None = None
 
 
 class Replayers(Protocol):
