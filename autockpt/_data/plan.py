@@ -41,8 +41,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         cuts: where the replay goes in parts, which is recomputing below one level: for each call 0, or the level of the
             part that begins with it. The parts of the lowest level are the outermost; a part with cuts inside goes in
             parts itself. Empty where the replay is one.
-        inner: runs of module calls inside its own that are recomputed again: its replay leaves what they save to replays
-            of their own. They are segments as any other.
+        inner: runs of module calls inside its own that are recomputed again: its replay leaves what they save to
+            replays of their own. They are segments as any other.
         recompute_seconds: predicted cost per step.
         freed_bytes: predicted bytes of activations that keeping the segment would hold and recomputing it drops.
         boundary_bytes: predicted bytes that must stay alive so that it can be recomputed.

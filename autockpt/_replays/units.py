@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
-from ..._index.profile_index import Index, Members
+from .._index.profile_index import Index, Members
 
 Units = tuple[int, ...]
 
