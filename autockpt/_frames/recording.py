@@ -71,11 +71,9 @@ class Recording:
         """Run a member's `forward` so that the frame can run it again; its `state` has just been taken."""
         self.position = place.position
         frame, number = self.frame, len(self.frame.calls)
-        call = self._begun(key, forward, state, place, args, kwargs)
+        call = self._begun(key, forward, state, place, scope, args, kwargs)
         if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
-        if place.inner is not None:
-            call.within = Within(scope.handle, place.inner, dict(scope.counts))
         frame.calls.append(call)
         pack, before, outer = self.packs(frame, state.owners), call.random, thread.units
         recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
@@ -108,6 +106,7 @@ class Recording:
         forward: Callable[..., Any],
         state: ModuleState,
         place: Place,
+        scope: Scope,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> MemberCall:
@@ -120,6 +119,8 @@ class Recording:
         call = MemberCall(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
         if place.cut:
             call.cut, self._reached = place.cut, {}  # a part that begins here knows no generator's state
+        if place.inner is not None:
+            call.within = Within(scope.handle, place.inner, dict(scope.counts))
         call.generators = generators_of(devices, not_simple(templates))
         if others := self.frame.replayer.begins(call, given):
             call.generators = list(dict.fromkeys([*call.generators, *others]))

@@ -127,7 +127,7 @@ class _Targets:
             raise NotApplicable("the model as a whole cannot be a segment: nothing outside it would hold a boundary")
         parent = self._common_caller(segment) if segment.parent is None else name_of(segment.parent)
         self.parents.add(self.first(parent))
-        changed, inner = self._buffers(segment), self._inner(segment, [self.modules[name_of(call)] for call in calls])
+        changed, inner = self._buffers(segment), self._inner(segment, calls)
         for position, key in enumerate(segment.calls):
             call, function = split_key(key)
             module = self.modules[name_of(call)]
@@ -135,13 +135,8 @@ class _Targets:
             if function:
                 self._refuse_function(segment, key)
                 self._look_for(call, function)
-            elif not has_forward(module):
-                raise NotApplicable(
-                    f"{key} is a {type(module).__name__}, which is never called: it has no forward. Name the modules "
-                    "inside it."
-                )
-            elif reason := why_unrepeatable(module):
-                raise NotApplicable(f"{key} {reason}, so that no replay can repeat it. Keep it.")
+            else:
+                _refuse_module(key, module)
             place = Place(
                 segment=number,
                 position=position,
@@ -156,18 +151,17 @@ class _Targets:
             if self.members.setdefault(self._key(key), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
 
-    def _inner(self, segment: Segment, members: list[nn.Module]) -> Table | None:
+    def _inner(self, segment: Segment, calls: list[str]) -> Table | None:
         """Return what becomes of the calls inside a segment's own when they are replayed; None where all run plain."""
         if not segment.inner:
             return None
         deeper = copy.copy(self)
         deeper.members, deeper.parents = {}, set()
+        members = [self.modules[name_of(call)] for call in calls]
+        inside = {inner for member in members for inner in member.modules() if inner is not member}
         for number, each in enumerate(segment.inner):
-            for name in map(name_of, each.calls):
-                if not any(self.modules[name] in [*member.modules()][1:] for member in members):
-                    raise NotApplicable(
-                        f"{name!r} is inside no call of the segment of {listed(segment.calls)} around it"
-                    )
+            if not all(self.modules[name_of(call)] in inside for call in each.calls):
+                raise NotApplicable(f"{listed(each.calls)} is not inside {listed(calls)}, the segment around it")
             deeper.add(number, each)
         names = {name_of(key) for key in deeper.members}
         self.deep |= deeper.parents | names
@@ -264,6 +258,16 @@ class _Targets:
                 f"the plan was made for another model: {type(self.model).__name__} has no buffer {listed(missing)}"
             )
         return set(map(id, found.values()))
+
+
+def _refuse_module(key: str, module: nn.Module) -> None:
+    """Refuse a module whose call can be no member of a segment."""
+    if not has_forward(module):
+        raise NotApplicable(
+            f"{key} is a {type(module).__name__}, which is never called: it has no forward. Name the modules inside it."
+        )
+    if reason := why_unrepeatable(module):
+        raise NotApplicable(f"{key} {reason}, so that no replay can repeat it. Keep it.")
 
 
 def _all_of(segments: Iterable[Segment]) -> Iterator[Segment]:

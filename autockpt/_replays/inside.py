@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import msgspec
 
+from .._data.plan import Segment
 from .._index.profile_index import Index, Members
 from .effects import PlannedReplay, changed_buffers, replay_of, restored, standing_twice
 from .replay_peak import replay_peak
@@ -28,23 +29,17 @@ def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -
     whole = replay_of(index, members)
     if whole is None or not inner:
         return whole
-    seconds = sum(each.segment.recompute_seconds for each in inner)
-    seconds += sum(len(each.members) for each in inner) * index.host.member_seconds
-    segment = msgspec.structs.replace(
-        whole.segment,
-        inner=tuple(each.segment for each in inner),
-        recompute_seconds=whole.segment.recompute_seconds + seconds,
-    )
+    whole = replace(whole, segment=_segment(index, whole.segment, inner))
     saves, inside = index.profile.saves, index.saves_of(members)
     later = {i for each in inner for i in index.saves_of(each.members)}
     fills = index.passes.fills([i for i in inside if i not in later])
     boundary = index.boundary(members)
     needed = fills.get(whole.tick)
     if needed is None or len(fills) > 1 or standing_twice(index, members, boundary, frozenset()):
-        return replace(whole, segment=segment)
+        return whole
     end = max(saves.pack[i] for i in needed)
     if whole.tick >= min(each.tick for each in inner) or end < max(saves.pack[i] for i in later):
-        return replace(whole, segment=segment)
+        return whole
     held, given = _held_and_given(index, members, inner, dict.fromkeys(boundary, whole.tick + 1))
     until = restored(index, members, needed, frozenset(), held, {})
     for tensor, tick in given.items():
@@ -55,9 +50,19 @@ def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -
         peak_bytes = max(peak_bytes, index.profile.generator_bytes)
     return replace(
         whole,
-        segment=segment,
         held=tuple(held.items()),
         additions=_additions(index, whole, inner, peak_bytes, until),
+    )
+
+
+def _segment(index: Index, whole: Segment, inner: Sequence[PlannedReplay]) -> Segment:
+    """Return what is recomputed as a plan names it."""
+    seconds = sum(each.segment.recompute_seconds for each in inner)
+    seconds += sum(len(each.members) for each in inner) * index.host.member_seconds
+    return msgspec.structs.replace(
+        whole,
+        inner=tuple(each.segment for each in inner),
+        recompute_seconds=whole.recompute_seconds + seconds,
     )
 
 

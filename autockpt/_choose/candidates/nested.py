@@ -30,9 +30,9 @@ def replays_in_parts(index: Index, deadline: Deadline) -> Iterator[PlannedReplay
     """
     if any(index.passes.keeping) or any(name.startswith(SPEAKS) for name in index.profile.ops.name):
         return
-    nests = Nests(index, deadline)
+    insides = Insides(index, deadline)
     for row in rows_of(index):
-        yield from nests.of_calls(row)
+        yield from insides.of_calls(row)
         for groups in _stretches(index, row):
             for first, stop, levels in offers(len(groups)):
                 if deadline.passed:
@@ -42,7 +42,7 @@ def replays_in_parts(index: Index, deadline: Deadline) -> Iterator[PlannedReplay
                 each = (
                     level if i == 0 else 0 for group, level in zip(run, levels, strict=True) for i in range(len(group))
                 )
-                yield from nests.both(members, tuple(each))
+                yield from insides.both(members, tuple(each))
 
 
 def _stretches(index: Index, row: Sequence[int]) -> Iterator[list[Members]]:
@@ -70,7 +70,7 @@ def _stretches(index: Index, row: Sequence[int]) -> Iterator[list[Members]]:
     yield groups
 
 
-class Nests:
+class Insides:
     """What is recomputed inside calls so that their replays stay lowest.
 
     Args:
