@@ -18,7 +18,7 @@ from autockpt._choose.candidates import runs as candidate_runs
 from autockpt._choose.candidates.entering import entering_bytes
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
-from autockpt._choose.candidates.nested import replays_in_parts
+from autockpt._choose.candidates.nested import is_inside, replays_in_parts
 from autockpt._choose.candidates.runs import runs_of, sibling_rows
 from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin

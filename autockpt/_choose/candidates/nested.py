@@ -116,7 +116,8 @@ class Insides:
         index = self._index
         row = [child for child in index.children[call] if not index.is_function(child)]
         whole = replay_of(index, (call,))
-        if not row or len(row) > MOST_CHILDREN or whole is None:
+        outside = not all(is_inside(index, child, call) for child in row)
+        if not row or outside or len(row) > MOST_CHILDREN or whole is None:
             return ()
         deeper = {child: self._inside(child) for child in row}
         best: Inners = ()
@@ -137,6 +138,11 @@ class Insides:
             if found is not None and _high_bytes(found) < least_bytes:
                 best, least_bytes = inner, _high_bytes(found)
         return best
+
+
+def is_inside(index: Index, child: int, call: int) -> bool:
+    """Whether a call is one of a module that lies in the module of the call around it, by its name."""
+    return index.nodes[child].record.name.startswith(f"{index.nodes[call].record.name}.")
 
 
 def _choices(row: Sequence[int]) -> Iterator[tuple[Members, ...]]:
