@@ -16,6 +16,10 @@ Level = Annotated[int, msgspec.Meta(ge=0, le=64)]
 """0, or that of the part that begins with a call: one level more, and every call before runs once more."""
 
 
+DEEPEST = 16
+"""How deep segments may lie inside one another."""
+
+
 class Nests(Protocol):
     """A segment, of those that may lie inside one another."""
 
@@ -75,14 +79,18 @@ def levels_of(segment: Nests) -> int:
     return depth_of(segment.cuts) + max(map(levels_of, segment.inner), default=0)
 
 
-def refuse_inner(segment: Nests) -> Iterator[str]:
-    """Refuse inner segments that cannot be such; yield the calls of all, to any depth.
+def refuse_inner(segment: Nests, depth: int = 1) -> Iterator[str]:
+    """Refuse inner segments that cannot be such; yield the calls of all, however deep.
 
     Raises:
         InvalidFile: one of them cannot, or the segment around them cannot have any.
     """
     for each in segment.inner:
+        if not each.calls:
+            raise InvalidFile("an inner segment of the plan has no calls")
         name = shown(each.calls[0])
+        if depth > DEEPEST:
+            raise InvalidFile(f"the segment of {name} lies inside more than {DEEPEST} levels of others")
         if segment.keep or segment.skip or segment.offload is not None:
             raise InvalidFile(f"the segment around {name} keeps or skips units, or moves tensors: leave out its inner")
         if each.keep or each.skip or each.offload is not None or any(split_key(call)[1] for call in each.calls):
@@ -90,4 +98,4 @@ def refuse_inner(segment: Nests) -> Iterator[str]:
         if each.cuts:
             refuse_cuts(each.cuts, each.calls, units=False, moves=False)
         yield from each.calls
-        yield from refuse_inner(each)
+        yield from refuse_inner(each, depth + 1)
