@@ -121,7 +121,7 @@ class Insides:
             return ()
         deeper = {child: self._inside(child) for child in row}
         best: Inners = ()
-        least_bytes = _high_bytes(whole)
+        least = _high_bytes(whole), 0.0
         for runs in _choices(row):
             own = (child for child in row if not any(child in run for run in runs))
             inner = tuple(
@@ -135,8 +135,8 @@ class Insides:
             if not inner or not all(_is_able(index, each) for each in inner):
                 continue
             found = in_parts(index, (call,), (0,), inner, self._known)
-            if found is not None and _high_bytes(found) < least_bytes:
-                best, least_bytes = inner, _high_bytes(found)
+            if found is not None and (worth := (_high_bytes(found), found.segment.recompute_seconds)) < least:
+                best, least = inner, worth
         return best
 
 
