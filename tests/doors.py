@@ -15,11 +15,10 @@ from autockpt._choose import solve as solving
 from autockpt._choose.bound import lay_out, least_seconds
 from autockpt._choose.candidates import Candidates, find_candidates
 from autockpt._choose.candidates import runs as candidate_runs
-from autockpt._choose.candidates.effects import PlannedReplay, replay_of
 from autockpt._choose.candidates.entering import entering_bytes
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
-from autockpt._choose.candidates.parts import replays_in_parts
+from autockpt._choose.candidates.nested import is_inside, replays_in_parts
 from autockpt._choose.candidates.runs import runs_of, sibling_rows
 from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin
@@ -68,6 +67,7 @@ from autockpt._index.profile_index import Index as ProfileIndex
 from autockpt._link.clock import StepClock as LinkClock
 from autockpt._link.ends import Ends
 from autockpt._link.road import Move, Road, Trip
+from autockpt._replays.effects import PlannedReplay, replay_of
 from autockpt._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from autockpt._show.explain.chart import LAYERS as CHART_LAYERS
 from autockpt._show.explain.chart import timeline_chart

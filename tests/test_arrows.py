@@ -39,6 +39,7 @@ BELOW_TRAIN = {
     "_link",
     "_index",
     "_cuts",
+    "_replays",
     "_choose",
     "_frames",
     "_nested",
@@ -76,8 +77,9 @@ LEFT_OF = {
     "_link": {"_data", "solvers"},
     "_index": {"_data"},
     "_cuts": set(),
-    "_choose": {"_data", "_link", "_index", "_cuts", "solvers"},
-    "_fit": {"_data", "_index", "solvers", "_choose"},
+    "_replays": {"_data", "_link", "_index"},
+    "_choose": {"_data", "_link", "_index", "_cuts", "_replays", "solvers"},
+    "_fit": {"_data", "_index", "solvers", "_replays", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
     "_compare": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames"},
     "_nested": {"_data", "_torch_private", "_device", "_calls", "_stash", "_frames"},
@@ -85,7 +87,7 @@ LEFT_OF = {
     "_tell": {"_data", "_index", "_torch_private", "_device", "_calls", "solvers", "_choose", "_frames", "_install"},
     "_train": BELOW_TRAIN,
     "_check": BELOW_TRAIN | {"_train"},
-    "_show": {"_data", "_index", "_record", "solvers", "_choose", "_fit", "_tell", "_train", "_check"},
+    "_show": {"_data", "_index", "_record", "solvers", "_replays", "_choose", "_fit", "_tell", "_train", "_check"},
     "_cli": {
         "_data",
         "_device",
@@ -118,7 +120,7 @@ BY_NAME = {
 THROUGH_WATCH = {"_tables"}
 """Rooms that import no torch, and load it since `_watch` does, whose data they read."""
 
-WITHOUT_TORCH = {"_data", "solvers", "_link", "_index", "_cuts", "_choose"}
+WITHOUT_TORCH = {"_data", "solvers", "_link", "_index", "_cuts", "_replays", "_choose"}
 WITH_TORCH = BELOW_TRAIN - WITHOUT_TORCH - THROUGH_WATCH | {"_train", "_check", "_world"}
 """Rooms that may import torch at module level."""
 

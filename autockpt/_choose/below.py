@@ -16,7 +16,7 @@ from ..solvers import Infeasible, Solution
 from ..solvers.deadline import Deadline
 from ..solvers.registry import SEARCHING
 from .candidates import Candidates
-from .candidates.parts import replays_in_parts
+from .candidates.nested import replays_in_parts
 from .pins import pin
 
 Solve: TypeAlias = Callable[[Candidates, Candidates], tuple[Candidates, Solution]]

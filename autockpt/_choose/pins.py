@@ -17,10 +17,10 @@ from .._data.goal import Patterns, Pins
 from .._data.keys import split_pattern
 from .._data.tables import CallRecord
 from .._index.profile_index import Index
+from .._replays.effects import PlannedReplay
 from ..solvers.pins import coverable
 from ..solvers.units import listed
 from .candidates import Candidates
-from .candidates.effects import PlannedReplay
 
 Kind: TypeAlias = Literal["saved", "boundary"]
 

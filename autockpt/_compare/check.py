@@ -103,7 +103,10 @@ class Check:
 
     def make(self, frame: Frame, last: int, backward: int) -> Replay:
         """Return a replay of a frame; arguments as for `Replayer.replay`."""
-        return Replay(frame, last, backward, skips=self.segment not in self.findings.needed_whole)
+        replay: Replay = (frame.makes or Replay)(
+            frame, last, backward, skips=self.segment not in self.findings.needed_whole
+        )
+        return replay
 
     def need_all(self) -> None:
         """From now on, replay all of this segment, also the functions that the plan skips."""

@@ -10,7 +10,7 @@ import msgspec
 
 from ..solvers.units import shown
 from .amounts import Bytes, Seconds
-from .cuts import Level, refuse_cuts
+from .cuts import Level, refuse_cuts, refuse_inner
 from .errors import InvalidFile, NotApplicable
 from .files import Stored
 from .goal import Goal
@@ -43,6 +43,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         cuts: where the replay goes in parts, which is recomputing below one level: for each call 0, or the level of the
             part that begins with it. The parts of the lowest level are the outermost; a part with cuts inside goes in
             parts itself. Empty where the replay is one.
+        inner: runs of module calls inside its own that are recomputed again: its replay leaves what they save to
+            replays of their own. They are segments as any other.
         recompute_seconds: predicted cost per step.
         freed_bytes: predicted bytes of activations that keeping the segment would hold and recomputing it drops.
         boundary_bytes: predicted bytes that must stay alive so that it can be recomputed.
@@ -62,6 +64,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     skip: tuple[UnitKey, ...] = ()
     linked: tuple[MemberKey, ...] = ()
     cuts: tuple[Level, ...] = ()
+    inner: tuple[Segment, ...] = ()
     recompute_seconds: Seconds = 0.0
     freed_bytes: Bytes = 0
     boundary_bytes: Bytes = 0
@@ -141,7 +144,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             if segment.cuts:
                 units, moves = bool(segment.keep or segment.skip), segment.offload is not None
                 refuse_cuts(segment.cuts, segment.calls, units=units, moves=moves)
-            for call in segment.calls:
+            for call in (*segment.calls, *refuse_inner(segment)):
                 if call in seen:
                     raise InvalidFile(f"call {shown(call)} stands in the plan twice")
                 seen.add(call)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -24,6 +24,20 @@ from .moved import MovedTensor
 from .slots import Fills, Look, OwnedSlot, Slot
 from .state import ModuleState
 from .unit import Units
+
+
+class Within(NamedTuple):
+    """What a replay of a member needs that leaves calls inside it to replays of their own; see `_nested`.
+
+    Attributes:
+        handle: that of the model.
+        table: what becomes of the calls inside, a `Table`.
+        counts: calls so far within the root's call, by qualified name, as the member began.
+    """
+
+    handle: Any
+    table: Any
+    counts: Mapping[str, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +57,7 @@ class MemberCall:
         end: number of slots in the frame when it returned; None if it has not.
         units: those inside it that a replay does not run; None where it runs everything.
         cut: level of the part of the frame that begins with it; 0 where none does.
+        within: for calls inside it that have replays of their own; None where it has none.
     """
 
     key: str
@@ -57,6 +72,7 @@ class MemberCall:
     end: int | None = None
     units: Units | None = None
     cut: int = 0
+    within: Within | None = None
 
 
 class Descends(Protocol):
@@ -129,13 +145,15 @@ class Frame:
         looks: what its slots look like, each once: thousands of objects more would have Python collect garbage.
         replayer: replays it.
         moves: whether some of the boundary waits off the device.
+        makes: makes its replay; None for `Replay`.
     """
 
-    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "looks", "moves", "replayer", "slots")
+    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "looks", "makes", "moves", "replayer", "slots")
 
     def __init__(self, replayer: Replayer) -> None:
         self.replayer = replayer
         self.closed = self.moves = False
+        self.makes: Callable[..., Any] | None = None
         self.calls: list[MemberCall] = []
         self.boundary: list[Detached] = []
         self.slots: list[weakref.ref[Slot] | None] = []

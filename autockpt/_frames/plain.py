@@ -31,7 +31,7 @@ class Plain:
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Replay a frame; arguments and errors as for `Replayer.replay`."""
-        Replay(frame, last, backward).run()
+        (frame.makes or Replay)(frame, last, backward).run()
 
     def descend(self, frame: Frame, descent: Descends) -> bool:
         """Run the parts of a frame but the last; returns as `Replayer.descend`."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
 from .. import _torch_private
 from .._calls.values import encode, not_simple, tensors
 from .around import Around, Generator, generators_of, needed, states_of
-from .frame import Frame, MemberCall, Replayer, unpack
+from .frame import Frame, MemberCall, Replayer, Within, unpack
 from .held import BOUNDARY, READ, Detached, Packed, Ref
 from .moved import MovedBoundary, Moves
 from .pack import Pack
@@ -35,9 +35,11 @@ class Recording:
         frame: the frame.
         segment: the same.
         position: position in it of the last member that joined.
+        packs: makes the pack hooks of members.
     """
 
     __slots__ = ("_known", "_moves", "_reached", "frame", "position", "segment")
+    packs: ClassVar[type[Pack]] = Pack
 
     def __init__(self, segment: int, replayer: Replayer, moves: Moves | None = None) -> None:
         self.segment = segment
@@ -69,11 +71,11 @@ class Recording:
         """Run a member's `forward` so that the frame can run it again; its `state` has just been taken."""
         self.position = place.position
         frame, number = self.frame, len(self.frame.calls)
-        call = self._begun(key, forward, state, place, args, kwargs)
+        call = self._begun(key, forward, state, place, scope, args, kwargs)
         if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
-        pack, before, outer = Pack(frame, state.owners), call.random, thread.units
+        pack, before, outer = self.packs(frame, state.owners), call.random, thread.units
         recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
         try:
             # Pushed as the first of this block, and popped as the first of the last: no interrupt falls in between.
@@ -104,6 +106,7 @@ class Recording:
         forward: Callable[..., Any],
         state: ModuleState,
         place: Place,
+        scope: Scope,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> MemberCall:
@@ -116,6 +119,8 @@ class Recording:
         call = MemberCall(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
         if place.cut:
             call.cut, self._reached = place.cut, {}  # a part that begins here knows no generator's state
+        if place.inner is not None:
+            call.within = Within(scope.handle, place.inner, dict(scope.counts))
         call.generators = generators_of(devices, not_simple(templates))
         if others := self.frame.replayer.begins(call, given):
             call.generators = list(dict.fromkeys([*call.generators, *others]))
@@ -126,7 +131,8 @@ class Recording:
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == _state_of(tensor):
             return known[2]
-        ref, hooks = Ref(BOUNDARY, len(self.frame.boundary)), _torch_private.outer_hooks()
+        ref = Ref(BOUNDARY, len(self.frame.boundary))
+        hooks = None if thread.replays else _torch_private.outer_hooks()  # in a replay they are its own
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
         if hooks is not None:
             held: Detached = Packed(tensor, hooks)

@@ -198,7 +198,7 @@ def _member(
         scope.begun.add(place.segment)
         scope.end_frame()
         moves = _moves(scope, place, args, kwargs) if place.offload else None
-        frame = scope.open = Recording(place.segment, _replayer(scope, place.segment), moves)
+        frame = scope.open = (scope.records or Recording)(place.segment, _replayer(scope, place.segment), moves)
     scope.inside, tries = True, _torch_private.tries_kernels()
     if tries:
         _torch_private.try_kernels(False)

@@ -31,6 +31,7 @@ class Place:
             waits for it.
         cut: level of the part of the segment that begins with the call; 0 where none does.
         unread: attributes whose tensors its replay does not need where forward overwrites them.
+        inner: what becomes of the calls inside the call when it is replayed; None where they all run plain.
     """
 
     segment: int
@@ -42,6 +43,7 @@ class Place:
     until: str | None = None
     cut: int = 0
     unread: Inside = ()
+    inner: Table | None = None
 
 
 class Replayers(Protocol):

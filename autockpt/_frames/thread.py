@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
@@ -88,9 +88,10 @@ class Scope:
         open: the frame that the next member may join.
         inside: whether a member is running, so that what it calls runs plain.
         underway: what leaves the device, by the call at whose end it is gone; shared likewise.
+        records: makes frames, where a replay runs; None in a forward.
     """
 
-    __slots__ = ("begun", "counts", "handle", "inside", "is_root", "key", "open", "table", "underway")
+    __slots__ = ("begun", "counts", "handle", "inside", "is_root", "key", "open", "records", "table", "underway")
 
     def __init__(self, handle: Handle, outer: Scope | None, key: str = "") -> None:
         self.handle, self.key = handle, key
@@ -101,13 +102,26 @@ class Scope:
         self.inside = False
         self.is_root = outer is None
         self.underway: dict[str, list[Sent]]
+        self.records: Callable[..., OpenFrame] | None = None
         if outer is not None:
             self.counts, self.begun, self.underway = outer.counts, outer.begun, outer.underway
+            self.records = outer.records
             return
         self.underway = {}
         (self.counts, self.begun), thread.carried = thread.carried or ({}, set()), None
         if self.table.replayers is not None:
             self.table.replayers.begin()
+
+    @classmethod
+    def in_replay(
+        cls, handle: Handle, table: Table, counts: Mapping[str, int], records: Callable[..., OpenFrame]
+    ) -> Scope:
+        """Return the scope of a member that is replayed; arguments as those of `Within` and of scopes."""
+        scope = cls.__new__(cls)  # no forward of the root begins
+        scope.handle, scope.table, scope.key, scope.records = handle, table, "", records
+        scope.counts, scope.begun, scope.underway = dict(counts), set(), {}
+        scope.open, scope.inside, scope.is_root = None, False, False
+        return scope
 
     def count(self, name: str) -> int:
         """Count a call of a module; return how many there were before."""

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
 
-from .. import _torch_private
 from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.offload import HOST
 from .._data.plan import Plan, Segment
-from .._frames.spared import Inside
 from .._frames.table import Place, Replayers, Table
 from .._frames.unit import PlannedUnits, Wanted
 from .._frames.unplanned import UnplannedCalls
 from .._nested.parts import InParts
 from .._stash.plan_stash import PlanStash, refuse_no_way
 from ..solvers.units import listed
+from .modules import attributes_inside, buffers_inside, has_forward, is_pythons, nearest
 
 
 def table_of(
@@ -57,9 +57,10 @@ def table_of(
         unplanned=UnplannedCalls(known),
         stash=_stash(model, plan),
         ends=frozenset(place.until for place in targets.members.values() if place.until is not None),
-        around={number: InParts for number, segment in enumerate(plan.segments) if segment.cuts},
+        around={number: InParts for number, segment in enumerate(plan.segments) if segment.cuts or segment.inner},
     )
     wanted = {"", *table.parents, *table.names, *units.inside, *targets.children, *unplanned, *map(name_of, table.ends)}
+    wanted |= targets.deep
     return table, {name: targets.modules[name] for name, *_ in targets.aliases.values() if name in wanted}
 
 
@@ -88,6 +89,7 @@ class _Targets:
             ``name#occurrence``.
         children: modules inside a call whose own functions are counted: they get a patch, since their functions do not
             count.
+        deep: modules that make or are calls of inner segments.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -101,12 +103,13 @@ class _Targets:
         self.units: dict[str, bool] = {}
         self.functions: dict[str, set[str]] = {}
         self.children: set[str] = set()
+        self.deep: set[str] = set()
 
     def refuse_unknown(self, plan: Plan) -> None:
         """Refuse a plan with names that the model does not have."""
         every = (
             key
-            for segment in plan.segments
+            for segment in _all_of(plan.segments)
             for key in (*segment.calls, *filter(None, [segment.parent, segment.until]), *segment.keep, *segment.skip)
         )
         missing = {name for name in map(name_of, map(_call_of, every)) if name not in self.modules}
@@ -124,34 +127,46 @@ class _Targets:
             raise NotApplicable("the model as a whole cannot be a segment: nothing outside it would hold a boundary")
         parent = self._common_caller(segment) if segment.parent is None else name_of(segment.parent)
         self.parents.add(self.first(parent))
-        changed = self._buffers(segment)
+        changed, inner = self._buffers(segment), self._inner(segment, calls)
         for position, key in enumerate(segment.calls):
             call, function = split_key(key)
             module = self.modules[name_of(call)]
-            buffers = None if changed is None else () if function or not changed else _buffers_inside(module, changed)
+            buffers = None if changed is None else () if function or not changed else buffers_inside(module, changed)
             if function:
                 self._refuse_function(segment, key)
                 self._look_for(call, function)
-            elif not _has_forward(module):
-                raise NotApplicable(
-                    f"{key} is a {type(module).__name__}, which is never called: it has no forward. Name the modules "
-                    "inside it."
-                )
-            elif reason := why_unrepeatable(module):
-                raise NotApplicable(f"{key} {reason}, so that no replay can repeat it. Keep it.")
+            else:
+                _refuse_module(key, module)
             place = Place(
                 segment=number,
                 position=position,
                 buffers=buffers,
-                unread=() if function else _attributes_inside(name_of(call), segment.unread),
+                unread=() if function else attributes_inside(name_of(call), segment.unread),
                 linked=key in segment.linked,
                 selective=bool(segment.keep or segment.skip),
                 offload=segment.offload,
                 until=None if segment.until is None else self._key(segment.until),
                 cut=segment.cuts[position] if segment.cuts else 0,
+                inner=None if function else inner,
             )
             if self.members.setdefault(self._key(key), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
+
+    def _inner(self, segment: Segment, calls: list[str]) -> Table | None:
+        """Return what becomes of the calls inside a segment's own when they are replayed; None where all run plain."""
+        if not segment.inner:
+            return None
+        deeper = copy.copy(self)
+        deeper.members, deeper.parents = {}, set()
+        members = [self.modules[name_of(call)] for call in calls]
+        inside = {inner for member in members for inner in member.modules() if inner is not member}
+        for number, each in enumerate(segment.inner):
+            if not all(self.modules[name_of(call)] in inside for call in each.calls):
+                raise NotApplicable(f"{listed(each.calls)} is not inside {listed(calls)}, the segment around it")
+            deeper.add(number, each)
+        names = {name_of(key) for key in deeper.members}
+        self.deep |= deeper.parents | names
+        return Table(members=deeper.members, parents=deeper.parents, names=names)
 
     def callable_beyond(self, known: Mapping[str, int]) -> set[str]:
         """Return the modules that may be called more often than is known.
@@ -163,7 +178,7 @@ class _Targets:
         return {
             name
             for name, *_ in self.aliases.values()
-            if name and _is_pythons(self.modules[name]) and (caller := self._caller(name)) in callers
+            if name and is_pythons(self.modules[name]) and (caller := self._caller(name)) in callers
             if name not in known or known[name] > known.get(caller, 1) or caller in self.parents or not caller
         }
 
@@ -196,7 +211,7 @@ class _Targets:
 
     def _look_for(self, call: str, function: str) -> None:
         self.functions.setdefault(self._key(call), set()).add(function)
-        self.children.update(map(self.first, _nearest(name_of(call), self.modules[name_of(call)])))
+        self.children.update(map(self.first, nearest(name_of(call), self.modules[name_of(call)])))
 
     def first(self, name: str) -> str:
         """The first of a module's names."""
@@ -227,7 +242,7 @@ class _Targets:
         """Return the nearest ancestor of `name` that has a forward; `ModuleList` and `ModuleDict` have none."""
         while name:
             name = name.rpartition(".")[0]
-            if _has_forward(self.modules[name]):
+            if has_forward(self.modules[name]):
                 return name
         return name
 
@@ -246,6 +261,23 @@ class _Targets:
         return set(map(id, found.values()))
 
 
+def _refuse_module(key: str, module: nn.Module) -> None:
+    """Refuse a module whose call can be no member of a segment."""
+    if not has_forward(module):
+        raise NotApplicable(
+            f"{key} is a {type(module).__name__}, which is never called: it has no forward. Name the modules inside it."
+        )
+    if reason := why_unrepeatable(module):
+        raise NotApplicable(f"{key} {reason}, so that no replay can repeat it. Keep it.")
+
+
+def _all_of(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """The segments, and those inside them."""
+    for segment in segments:
+        yield segment
+        yield from _all_of(segment.inner)
+
+
 def name_of(call: str) -> str:
     """Return the qualified name in a call's key."""
     return call.rpartition("#")[0]
@@ -253,46 +285,3 @@ def name_of(call: str) -> str:
 
 def _call_of(key: str) -> str:
     return split_key(key)[0]
-
-
-def _buffers_inside(module: nn.Module, changed: set[int]) -> Inside:
-    found: dict[tuple[str, ...], list[str]] = {}
-    for name, buffer in module.named_buffers(remove_duplicate=False):
-        if id(buffer) in changed:
-            *path, last = name.split(".")
-            found.setdefault(tuple(path), []).append(last)
-    return tuple((path, tuple(names)) for path, names in found.items())
-
-
-def _attributes_inside(module: str, names: Iterable[str]) -> Inside:
-    found: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        if name.startswith(f"{module}."):
-            *path, last = name[len(module) + 1 :].split(".")
-            found.setdefault(tuple(path), []).append(last)
-    return tuple((path, tuple(last)) for path, last in found.items())
-
-
-def _nearest(name: str, module: nn.Module) -> Iterator[str]:
-    """Names of the modules inside that the module's own code can call.
-
-    `ModuleList` and `ModuleDict` stand for their members; a `Sequential` may be called or gone through.
-    """
-    for child, inner in module.named_children():
-        path = f"{name}.{child}" if name else child
-        if not _has_forward(inner):
-            yield from _nearest(path, inner)
-            continue
-        yield path
-        if isinstance(inner, nn.Sequential):
-            yield from (f"{path}.{each}" for each, _ in inner.named_children())
-
-
-def _is_pythons(module: nn.Module) -> bool:
-    """Whether it has a forward that Python runs: one that is neither scripted nor compiled."""
-    scripted = isinstance(module, torch.jit.ScriptModule)
-    return not scripted and not _torch_private.is_compiled(module) and _has_forward(module)
-
-
-def _has_forward(module: nn.Module) -> bool:
-    return "forward" in module.__dict__ or type(module).forward is not nn.Module.forward

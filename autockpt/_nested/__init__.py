@@ -1,4 +1,4 @@
-"""Below one level: a segment whose replay goes in parts (Griewank and Walther 2000).
+"""Below one level: a segment whose replay goes in parts (Griewank and Walther 2000), or leaves calls inside to others.
 
 `Segment.cuts` has a level for each call: where it is not 0 a part begins, and the lowest levels are the outermost. A
 part goes in parts again where there are cuts inside it.
@@ -16,6 +16,15 @@ A frame (`_frames`) that has descended hands its slots on: each part is a frame 
 boundary what the descent kept. So what holds of replays and of lifetimes holds of parts too (see `_frames`). What comes
 before a part is what was there in forward: states of generators are kept where parts begin.
 
-A frame does not descend, but is replayed at once, which is as exact and holds more: while more calls may join it, in a
-backward that keeps its graph, and where a descent fails, as where a call takes a gradient in its own forward.
+`Segment.inner` has segments inside the calls. As the frame is replayed, what they run joins frames again, as it did in
+forward, and these take over the slots that the replay comes to. They hold what they were given, see generators and
+modules as they are in that replay, and are replayed when backward comes to them, in parts where they have cuts.
+
+    block       ├ norm ┤├ attention ┤ + ├ norm ┤├ mlp ┤ +       inner: attention
+    replay      ├─────────────────────────────────────▶         fills all slots but those of attention
+    backward of                         ··············
+    replay of attention  ├──────────▶
+
+A frame is replayed at once instead, which is as exact and holds more: while more calls may join it, in a backward that
+keeps its graph, and where such a replay fails, as where a call takes a gradient in its own forward.
 """

@@ -1,17 +1,19 @@
-"""A frame goes in parts: each is a frame of its own, over the same slots."""
+"""A frame goes in parts, or leaves calls inside to others: each is a frame of its own, over the same slots."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
 
+from .._data.errors import ReplayError
 from .._frames.frame import Frame, Replayer
-from .._frames.held import BOUNDARY, Ref
+from .._frames.held import BOUNDARY, Changed, Ref
 from .descent import Descent
+from .inside import Inside
 
 
 class InParts:
-    """Goes around the replayer of a frame that goes in parts, and around those of its parts.
+    """Goes around the replayer of a frame that goes in parts or has inner segments, and around those of its parts.
 
     Args:
         replayer: replays what has no parts, and is asked to descend where there are some.
@@ -25,12 +27,22 @@ class InParts:
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Have a frame go in parts, or replay it; arguments and errors as for `Replayer.replay`."""
-        begins = _begins(frame, last) if frame.closed and backward < 0 else []
+        may = frame.closed and backward < 0
+        begins = _begins(frame, last) if may else []
         if begins:
             descent = Descent(frame, last, begins)
             if self.descend(frame, descent):
                 _hand_on(frame, descent)
                 return
+        elif may and any(call.within is not None for call in frame.calls):
+            frame.makes = Inside
+            try:
+                self._replayer.replay(frame, last, backward)
+                return
+            except (Changed, ReplayError):
+                pass  # a replay of all at once raises it again, if it is none of this way
+            finally:
+                frame.makes = None
         self._replayer.replay(frame, last, backward)
 
 

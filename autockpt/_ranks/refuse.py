@@ -56,8 +56,8 @@ UNITS = (
 )
 
 PARTS = (
-    "the replay of the segment {0} goes in parts, and replays of this model run collectives, which every level would "
-    "run again. Leave its cuts out."
+    "the replay of the segment {0} goes in parts, or others lie inside it, and replays of this model run collectives, "
+    "which every level would run again. Leave its cuts and its inner segments out."
 )
 
 COVERS_UNITS = "has units of FSDP inside, whose parameters its replay would have to gather"
@@ -163,7 +163,7 @@ def refuse_parts(model: nn.Module, plan: Plan) -> None:
     Raises:
         NotApplicable: a segment's replay goes in parts.
     """
-    cut = [segment.calls for segment in plan.segments if segment.cuts]
+    cut = [segment.calls for segment in plan.segments if segment.cuts or segment.inner]
     if cut and speaks(model):
         raise NotApplicable(PARTS.format(", ".join(cut[0][:6])))
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .._data.cuts import depth_of
+from .._data.cuts import depth_of, levels_of
 from .._data.keys import label, split_key
 from .._data.plan import Plan, Segment
 from .._data.profile import Profile
@@ -66,15 +66,15 @@ def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
     if len(ordered) > MOST:
         more = sum(len(kind.segments) for kind in ordered[MOST:])
         yield f"and {more} {'call' if more == 1 else 'calls'} of other kinds"
-    if kinds and (parts := _in_parts(plan)):
-        yield parts
+    if kinds:
+        yield from filter(None, (_in_parts(plan), _inside(plan)))
     if moved := _moved(plan):
         yield moved if kinds else f"nothing, {moved}"
 
 
 def phrase(plan: Plan, profile: Profile | None = None) -> str:
     """Return the same in one line. Of several kinds it has only the first two, without what they keep."""
-    said, last = list(in_words(plan, profile)), [*filter(None, (_in_parts(plan), _moved(plan)))]
+    said, last = list(in_words(plan, profile)), [*filter(None, (_in_parts(plan), _inside(plan), _moved(plan)))]
     if len(said) < 2:
         return said[0] if said else "nothing"
     again = said[: len(said) - len(last)]
@@ -89,6 +89,20 @@ def _in_parts(plan: Plan) -> str:
         return ""
     runs = "1 run" if len(cut) == 1 else f"{len(cut)} runs"
     return f"{runs} of calls in parts, up to {max(depth_of(segment.cuts) for segment in cut)} levels deep"
+
+
+def _inside(plan: Plan) -> str:
+    """Say of how many calls something inside is recomputed again; empty where of none."""
+    around = [segment for segment in plan.segments if segment.inner]
+    if not around:
+        return ""
+    calls = sum(
+        any(each.calls[0].startswith(f"{call.rpartition('#')[0]}.") for each in segment.inner)
+        for segment in around
+        for call in segment.calls
+    )
+    deepest = max(map(levels_of, around))
+    return f"again inside {calls} {'call' if calls == 1 else 'calls'}, up to {deepest} levels deep"
 
 
 def _moved(plan: Plan) -> str:

@@ -53,7 +53,8 @@ def profiles() -> list[str]:
 
 @pytest.fixture(scope="module")
 def plans() -> list[str]:
-    cut = Segment(calls=("h.0#0", "h.1#0", "h.2#0"), cuts=(0, 2, 1))
+    inner = Segment(calls=("h.1.attn#0",), inner=(Segment(calls=("h.1.attn.q#0", "h.1.attn.k#0"), cuts=(0, 1)),))
+    cut = Segment(calls=("h.0#0", "h.1#0", "h.2#0"), cuts=(0, 2, 1), inner=(inner,))
     made = (
         solve(chain_profile(), "80MiB", seconds=1),
         Plan.of(["h.0", ["h.1.attn", "h.1.mlp"]]),

@@ -12,10 +12,14 @@ from tests.device.twin import blocks, outcome, plain_and_planned
 
 
 @pytest.mark.parametrize("check", ["never", "always"])
+@pytest.mark.parametrize("inside", [False, True], ids=["", "inside"])
 @pytest.mark.parametrize("cuts", [(0, 0, 1, 0, 0, 0), (0, 3, 2, 1, 2, 1)], ids=str)
-def test_a_plan_in_parts_is_the_plain_step(cuts: tuple[int, ...], check: Literal["never", "always"]) -> None:
+def test_a_plan_in_parts_is_the_plain_step(
+    cuts: tuple[int, ...], inside: bool, check: Literal["never", "always"]
+) -> None:
     names = [name for name, _ in blocks(6)[0].named_children()][: len(cuts)]
-    plan = Plan(segments=(Segment(calls=tuple(f"{name}#0" for name in names), cuts=cuts),))
+    inner = tuple(Segment(calls=(f"{name}.0#0", f"{name}.1#0", f"{name}.2#0")) for name in names if inside)
+    plan = Plan(segments=(Segment(calls=tuple(f"{name}#0" for name in names), cuts=cuts, inner=inner),))
     found = plain_and_planned(
         lambda: blocks(6), apply=lambda run, budget: autockpt.apply(run.model, plan=plan, check=check)
     )

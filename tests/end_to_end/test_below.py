@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import autockpt
+from tests.choose.test_inside import deep
 from tests.choose.test_parts import chain
 from tests.twin import digest, listening
 
@@ -33,15 +35,18 @@ def trained(model: nn.Module) -> tuple[list[str], int]:
 
 @pytest.mark.parametrize("check", ["sampled", "always", "never"])
 @pytest.mark.parametrize("normed", [False, True], ids=["", "statistics"])
-def test_a_training_below_one_level(check: Literal["sampled", "always", "never"], normed: bool) -> None:
-    expected, plain_bytes = trained(chain(normed=normed))
+@pytest.mark.parametrize("build", [chain, deep], ids=["in parts", "inside"])
+def test_a_training_below_one_level(
+    build: Callable[..., nn.Module], check: Literal["sampled", "always", "never"], normed: bool
+) -> None:
+    expected, plain_bytes = trained(build(normed=normed))
     budget: str | int = "min"
     for _ in range(2):
-        model = autockpt.apply(chain(normed=normed), budget, check=check)
+        model = autockpt.apply(build(normed=normed), budget, check=check)
         with listening() as said:
             found, peak_bytes = trained(model)
         plan = autockpt.plan_of(model)
-        assert plan is not None and any(segment.cuts for segment in plan.segments)
+        assert plan is not None and any(segment.inner if build is deep else segment.cuts for segment in plan.segments)
         assert found == expected and said == []
         assert plan.peak_bytes <= peak_bytes < 0.5 * plain_bytes
         assert peak_bytes <= plan.peak_bytes * 1.001

@@ -53,7 +53,7 @@ class Verdict:
         segments: number of calls of each segment of the plan.
         selective: how many of them keep or skip units.
         glued: how many of them contain torch functions of their callers' own code.
-        cut: how many of them are replayed in parts.
+        cut: how many of them are replayed in parts, and of how many replays leave calls inside to others.
         replays: how many frames were replayed.
         refused: the reasons of the profile's refused calls.
     """
@@ -63,7 +63,7 @@ class Verdict:
     segments: tuple[int, ...] = ()
     selective: int = 0
     glued: int = 0
-    cut: int = 0
+    cut: tuple[int, int] = (0, 0)
     replays: int = 0
     refused: tuple[str, ...] = ()
 
@@ -113,10 +113,12 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
         )
     if any(segment.cuts for segment in plan.segments):
         case = replace(case, cuts=tuple(segment.cuts for segment in plan.segments))
+    if any(segment.inner for segment in plan.segments):
+        case = replace(case, inner=tuple(segment.inner for segment in plan.segments))
     lengths = tuple(len(segment.calls) for segment in plan.segments)
     selective = sum(bool(segment.keep or segment.skip) for segment in plan.segments)
     glued = sum(any(split_key(key)[1] for key in segment.calls) for segment in plan.segments)
-    cut = sum(any(segment.cuts) for segment in plan.segments)
+    cut = sum(any(segment.cuts) for segment in plan.segments), sum(bool(segment.inner) for segment in plan.segments)
     kinds = kinds_in(case.tree)
     by_hand = case.choice.blind or case.choice.units == "names"
     beyond = reasons_beyond_replay(plan, profile) if case.choice.blind else []

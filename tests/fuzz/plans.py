@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from autockpt import Plan, Profile, Segment
-from tests.doors import ProfileIndex, find_candidates, segments_of, sibling_rows
+from tests.doors import ProfileIndex, find_candidates, is_inside, segments_of, sibling_rows
 from tests.fuzz.hidden import HIDDEN
 from tests.fuzz.tree import Case, Choice
 from tests.fuzz.units import by_names, by_rules, without_host, worth_drawing
@@ -56,7 +56,7 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
         spans = named or _blind(index, rows)
         wanted = range(len(named)) if named else _taken(index, spans, choice)
         segments = [_by_hand(index, spans[number]) for number in wanted]
-        for chosen in ("keep", "skip", "cuts"):
+        for chosen in ("keep", "skip", "cuts", "inner"):
             for number, units in enumerate(getattr(case, chosen)):
                 segments[number] = msgspec.structs.replace(segments[number], **{chosen: units})
         if case.calls is not None:
@@ -70,33 +70,55 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
         taken = _taken(candidates.index, [candidates.replays[number].members for number in order], choice)
         index, segments = candidates.index, list(segments_of(candidates, [order[number] for number in taken]))
     if choice.cuts:
-        segments = [in_parts(index, segment, choice) for segment in segments]
+        segments = [nested(index, segment, choice) for segment in segments]
     return _plan(segments, choice)
 
 
 def _plan(segments: list[Segment], choice: Choice) -> Plan:
     if choice.unnamed:
-        segments = [
-            Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip, cuts=segment.cuts)
-            for segment in segments
-        ]
+        segments = [_unnamed(segment) for segment in segments]
     return Plan(segments=tuple(segments))
 
 
-def in_parts(index: ProfileIndex, segment: Segment, choice: Choice) -> Segment:
-    """Draw parts in which a segment's replay goes, to any depth: blindly anywhere, else where parts can begin."""
-    if len(segment.calls) < 2 or segment.keep or segment.skip:
+def _unnamed(segment: Segment) -> Segment:
+    inner = tuple(map(_unnamed, segment.inner))
+    return Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip, cuts=segment.cuts, inner=inner)
+
+
+def nested(index: ProfileIndex, segment: Segment, choice: Choice) -> Segment:
+    """Draw parts in which a segment's replay goes, and what inside has replays of its own, to any depth."""
+    if segment.keep or segment.skip:
         return segment
     by_key = {node.key: number for number, node in enumerate(index.nodes)}
     members = tuple(by_key[key] for key in segment.calls)
-    dice = random.Random(choice.dice)
+    return _nested(index, segment, members, choice.blind, random.Random(choice.dice))
+
+
+def _nested(index: ProfileIndex, segment: Segment, members: Span, blind: bool, dice: random.Random) -> Segment:
+    """Draw them blindly anywhere, else where parts can begin, and what can be replayed by itself."""
     able = [
-        choice.blind or not (index.reason(members[:place]) or index.reason(members[place:]))
-        for place in range(len(members))
+        blind or not (index.reason(members[:place]) or index.reason(members[place:])) for place in range(len(members))
     ]
     cuts = [dice.choice((0, 1, 1, 2, 3)) if place and able[place] else 0 for place in range(len(members))]
     cuts = [min(level, len(members) - 1) for level in cuts]
-    return msgspec.structs.replace(segment, cuts=tuple(cuts)) if any(cuts) else segment
+    inner = tuple(each for member in members for each in _inside(index, member, blind, dice))
+    return msgspec.structs.replace(segment, cuts=tuple(cuts) if any(cuts) else (), inner=inner)
+
+
+def _inside(index: ProfileIndex, call: int, blind: bool, dice: random.Random) -> list[Segment]:
+    """Draw what is recomputed again inside a call: runs of what it calls, or of what those call."""
+    row = [child for child in index.children[call] if not index.is_function(child)]
+    if not all(is_inside(index, child, call) for child in row):
+        return []
+    found = []
+    while row:
+        length = dice.choice((1, 1, 2, 3))
+        run, row = tuple(row[:length]), row[length:]
+        if dice.random() < 0.6 and (blind or not index.reason(run)):
+            found.append(_nested(index, _by_hand(index, run), run, blind, dice))
+        else:
+            found += [each for child in run for each in _inside(index, child, blind, dice)]
+    return found
 
 
 def _every_sibling(profile: Profile, *, blind: bool) -> tuple[ProfileIndex, list[list[int]]]:

@@ -77,7 +77,12 @@ class Tally:
     @property
     def cut(self) -> int:
         """Number of plans with segments that are replayed in parts."""
-        return sum(verdict.cut > 0 for verdict in self.verdicts)
+        return sum(verdict.cut[0] > 0 for verdict in self.verdicts)
+
+    @property
+    def inner(self) -> int:
+        """Number of plans with segments inside others."""
+        return sum(verdict.cut[1] > 0 for verdict in self.verdicts)
 
     @property
     def selective_share(self) -> float:
@@ -97,7 +102,8 @@ class Tally:
             f"{sum(verdict.selective for verdict in verdicts)} keep or skip units, in {self.selective} plans "
             f"({self.selective_share:.0%})",
             f"{sum(verdict.glued for verdict in verdicts)} segments with glue, in {self.glued} plans",
-            f"{sum(verdict.cut for verdict in verdicts)} segments replayed in parts, in {self.cut} plans",
+            f"{sum(verdict.cut[0] for verdict in verdicts)} segments replayed in parts, in {self.cut} plans",
+            f"{sum(verdict.cut[1] for verdict in verdicts)} segments with others inside, in {self.inner} plans",
             *_counted("results", [verdict.result for verdict in verdicts]),
             *_counted("plans that failed aloud", [v.detail.partition(":")[0] for v in verdicts if v.result == "loud"]),
             *_counted("calls kept after a comparison", [v.detail for v in verdicts if v.result == "refused"]),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autockpt import Segment
 from tests.fuzz.blocks import BLOCKS
 from tests.fuzz.boxes import BOXES
 from tests.fuzz.containers import CONTAINERS
@@ -96,8 +97,8 @@ class Choice(_Brief):
         unnamed: whether parents and buffers are left for `install` to find, as in a plan by hand.
         units: whether units are kept or skipped: entries of ``menus``, what their ``rules`` allow, or any ``names``;
             empty for whatever candidates there are.
-        dice: what is drawn of units, of cuts, and the seconds that fill menus.
-        cuts: whether replays of runs go in parts, to any depth.
+        dice: what is drawn of units, of cuts, of inner segments, and the seconds that fill menus.
+        cuts: whether replays of runs go in parts, to any depth, and leave calls inside to replays of their own.
     """
 
     picks: tuple[int, ...] = (0,)
@@ -120,10 +121,12 @@ class Case(_Brief):
     keep: tuple[tuple[str, ...], ...] = ()
     skip: tuple[tuple[str, ...], ...] = ()
     cuts: tuple[tuple[int, ...], ...] = ()
+    inner: tuple[tuple[Segment, ...], ...] = ()
 
     def __repr__(self) -> str:
         units = f", keep={self.keep!r}, skip={self.skip!r}" if self.keep or self.skip else ""
         units += f", cuts={self.cuts!r}" if self.cuts else ""
+        units += f", inner={self.inner!r}" if self.inner else ""
         return f"Case({self.tree!r}, {self.how!r}, {self.choice!r}, {self.calls!r}{units})"
 
 

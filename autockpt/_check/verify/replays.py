@@ -90,8 +90,11 @@ class _Compared(Plain):
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         slots = [slot for _, slot in frame.alive() if slot.value is None and slot in self._dropped]
         dropped = {slot: self._dropped.pop(slot) for slot in slots}
-        again = _Again(self._comparing.step, dropped, lambda: Replay(frame, last, backward), frame.calls[-1].key)
+        make = frame.makes or Replay
+        again = _Again(self._comparing.step, dropped, lambda: make(frame, last, backward), frame.calls[-1].key)
         error = again.run()
+        if error is None:  # what frames inside have taken over is compared in their replays
+            self._dropped.update((slot, dropped.pop(slot)) for slot in slots if slot.frame is not frame)
         difference = again.difference(error)
         if difference is not None:
             self._comparing.faults.append(Fault(difference, again.repeats(self._comparing.state)))

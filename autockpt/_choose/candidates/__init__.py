@@ -1,8 +1,8 @@
 """From a profile to a problem: what may be recomputed, what that holds, restores and costs. No torch.
 
-A profile is laid out as an `Index`; each of the `runs` of calls becomes a `PlannedReplay` (`effects`), and calls of
+A profile is laid out as an `Index`; each of the `runs` of calls becomes a `PlannedReplay` (`_replays`), and calls of
 several functions become those of their `menus` too, as far as time goes (`search`); `problem` states all for a solver.
-Open `effects` first.
+Open `_replays.effects` first.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..._data.profile import Profile
 from ..._index.profile_index import Index
 from ..._link.road import Road
 from ..._link.search import Search, with_waits
+from ..._replays.effects import PlannedReplay
 from ...solvers.deadline import NEVER, Deadline
 from ...solvers.problem import Problem, Solution
-from .effects import PlannedReplay
 from .moves import later_ends, moves_of, road_of
 from .problem import state_problem
 from .search import find_replays

@@ -13,12 +13,12 @@ from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._index.profile_index import Index, Members
 from ..._link.road import Road
+from ..._replays.effects import PlannedReplay, replay_of
+from ..._replays.parts import Inner, in_parts
+from ..._replays.units import left_alone
 from ...solvers.units import listed
 from . import Candidates
-from .effects import PlannedReplay, replay_of
 from .moves import move_boundary, move_saved
-from .parts import in_parts
-from .units import left_alone
 
 UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_HOST_RATE)
 """What moves cost in a plan by hand, which does not say it."""
@@ -40,26 +40,41 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
     runs = [(_members(index, named, calls, segment), segment) for segment in plan.segments]
     rates = plan.offload or UNPRICED
     road = Road(profile, rates) if rates.is_host and any(segment.offload for segment in plan.segments) else None
-    replays = [_replay(index, members, segment, rates, road) for members, segment in runs]
+    replays = [_replay(index, named, members, segment, rates, road) for members, segment in runs]
     found = [replay for replay in replays if replay is not None]
     return Candidates.of(index, found, offload=plan.offload, road=road)
 
 
 def _replay(
-    index: Index, members: Members, segment: Segment, rates: Offload, road: Road | None
+    index: Index, named: Mapping[str, int], members: Members, segment: Segment, rates: Offload, road: Road | None
 ) -> PlannedReplay | None:
     """Return what a segment is in the recorded step; None for nothing: no replay runs, or nothing is moved."""
     until = None if road is None else _until(index, members, segment)
     if segment.offload == "saved":
         return move_saved(index, members[0], rates, road, until)
-    if segment.cuts and not any(index.passes.keeping):  # else all is replayed at once
-        return in_parts(index, members, segment.cuts, {})
+    if (segment.cuts or segment.inner) and not any(index.passes.keeping):  # else all is replayed at once
+        return in_parts(index, *_inner(index, named, members, segment), {})
     replay = replay_of(index, members, *_idle(index, members, segment))
-    if replay is not None and segment.cuts:
-        replay = replace(replay, segment=msgspec.structs.replace(replay.segment, cuts=segment.cuts))
+    if replay is not None:
+        nested = msgspec.structs.replace(replay.segment, cuts=segment.cuts, inner=segment.inner)
+        replay = replace(replay, segment=nested)
     if replay is None or segment.offload is None:
         return replay
     return move_boundary(index, replay, rates, road, until) or replay
+
+
+def _inner(index: Index, named: Mapping[str, int], members: Members, segment: Segment) -> Inner:
+    """Lay a segment out with those inside it."""
+    inner = []
+    for each in segment.inner:
+        found = _members(index, named, (), each)
+        if not index.covers(members, found[0]) or found[0] in members:
+            raise NotApplicable(
+                f"{each.calls[0]!r} is not inside the segment of {segment.calls[0]!r} in the recorded step of "
+                f"{index.profile.model}: give the profile that the plan was made from"
+            )
+        inner.append(_inner(index, named, found, each))
+    return Inner(members, segment.cuts or (0,) * len(members), tuple(inner))
 
 
 def _until(index: Index, members: Members, segment: Segment) -> int | None:

@@ -22,7 +22,7 @@ from ..._data.plan import Segment
 from ..._data.profile import Profile
 from ..._index.profile_index import Index, Members
 from ..._link.road import Move, Road, Trip
-from .effects import PlannedReplay, replay_of
+from ..._replays.effects import PlannedReplay, replay_of
 
 LEAST_BYTES = 4096
 """What a call has to move, or it is no candidate: a move has a price of its own."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..._index.profile_index import Index, Ints
+from ..._replays.effects import PlannedReplay
 from ...solvers.judge import course
 from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
-from .effects import PlannedReplay
 
 
 def state_problem(index: Index, replays: Sequence[PlannedReplay]) -> tuple[Problem, tuple[int, ...], tuple[int, ...]]:
@@ -65,7 +65,7 @@ def _candidate(replay: PlannedReplay, place: Mapping[int, int], step_of: Sequenc
         start=replay.members[0],
         stop=replay.stop,
         length=len(replay.members),
-        partial=bool(replay.alone or replay.segment.cuts),
+        partial=bool(replay.alone or replay.segment.cuts or replay.segment.inner),
         multiplies=replay.multiplies,
         recompute_seconds=replay.segment.recompute_seconds,
         holds=tuple([Hold(place[t], step_of[tick]) for t, tick in replay.held]),

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import msgspec
 
 from ..._choose.candidates import Candidates
-from ..._choose.candidates.effects import replay_of
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.pins import matches
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._index.profile_index import Index
+from ..._replays.effects import replay_of
 from ...solvers import simulate
 from ...solvers.units import format_like, format_seconds
 from ..page import PageTable, counted

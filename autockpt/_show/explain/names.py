@@ -25,6 +25,16 @@ def unit_labels(segment: Segment, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(label(key).removeprefix(label(segment.calls[0])).removeprefix(".") for key in keys)
 
 
+def inner_labels(segment: Segment) -> tuple[str, ...]:
+    """Return readable names of what is recomputed again inside a segment, without what is inside that.
+
+    They are relative to the segment's calls, and those of calls that are alike are there once: ``mlp.up … act``.
+    """
+    around = [f"{call.rpartition('#')[0]}." for call in segment.calls]
+    names = [span(each.calls) for each in segment.inner]
+    return tuple(dict.fromkeys(name.removeprefix(next(filter(name.startswith, around), "")) for name in names))
+
+
 def span(calls: Sequence[str]) -> str:
     """Return calls as ``transformer.h.0 … h.2``: the first, then the part of the last that differs."""
     if len(calls) == 1:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..._choose.timeline import predict_timeline
-from ..._data.cuts import depth_of
+from ..._data.cuts import levels_of
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
@@ -18,14 +18,15 @@ from ..page import YELLOW, Bar, Page, PageTable, counted
 from .chart import timeline_chart
 from .common import MODES, budget_of, by_reason, caveats, how_timed
 from .decisions import Activations, decide, decision_table
-from .names import span_of_segments, unit_labels, without_layer
+from .names import inner_labels, span_of_segments, unit_labels, without_layer
 
 FIGURES = ("freed_bytes", "boundary_bytes", "kept_bytes", "cuts", "offload", "moved_bytes")
 """Fields of a segment that a row of segments takes over: they are equal in all of the row's segments."""
 
 LEVELS = (
     "Where there are several levels, recomputing goes on inside recomputing: in backward the calls run again without "
-    "saving anything but what their parts begin with, and then part by part, from the last to the first."
+    "saving anything but what their parts begin with, and then part by part, from the last to the first. What is "
+    "recomputed again inside a call saves nothing as that runs again: it runs once more when backward comes to it."
 )
 
 
@@ -40,6 +41,8 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
         skip: the units that it skips, named in the same way.
         recompute_seconds: the mean over these segments, moves included.
         cuts: see `Segment`.
+        inner: what inside its calls is recomputed again, each run of calls once, named relative to the call around it.
+        levels: of recomputing.
         offload: see `Segment`.
         moved_bytes: the bytes that one of them moves.
     """
@@ -54,6 +57,8 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     skip: tuple[str, ...]
     recompute_seconds: float
     cuts: tuple[int, ...] = ()
+    inner: tuple[str, ...] = ()
+    levels: int = 1
     offload: str | None = None
     moved_bytes: int = 0
 
@@ -124,6 +129,7 @@ def _segment_rows(plan: Plan) -> Iterator[SegmentRow]:
     groups: dict[tuple[Any, ...], list[Segment]] = {}
     for segment in plan.segments:
         shown = {name: getattr(segment, name) for name in FIGURES}
+        shown |= {"inner": inner_labels(segment), "levels": levels_of(segment)}
         shown |= {what: unit_labels(segment, getattr(segment, what)) for what in ("keep", "skip")}
         groups.setdefault((without_layer(segment.calls)[0], *shown.items()), []).append(segment)
     for (_, *shared), alike in groups.items():
@@ -180,6 +186,7 @@ def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | Pag
     yield PageTable(title=title, header=list(columns), rows=table, elide="calls")
     if "levels" in columns:
         yield LEVELS
+        yield from (f"Recomputed again inside {row.calls}: {', '.join(row.inner)}" for row in rows if row.inner)
     yield from _not_again(rows, in_unit)
 
 
@@ -194,8 +201,8 @@ def _columns(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> dict[
         columns["freed"] = [Bar(in_unit(row.freed_bytes), row.freed_bytes / most, YELLOW) for row in rows]
         columns["boundary"] = [in_unit(row.boundary_bytes) for row in rows]
         columns["seconds"] = [format_seconds(row.recompute_seconds) for row in rows]
-    if any(row.cuts for row in rows):
-        columns["levels"] = [str(depth_of(row.cuts)) for row in rows]
+    if any(row.levels > 1 for row in rows):
+        columns["levels"] = [str(row.levels) for row in rows]
     return columns
 
 

@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..._data.plan import Segment
-from ..._index.profile_index import Index, Members
-from ..._link.road import Move
+from .._data.plan import Segment
+from .._index.profile_index import Index, Members
+from .._link.road import Move
 from .copies import Copies, copies_of
 from .replay_peak import replay_peak
 from .replay_seconds import device_seconds, host_seconds
@@ -218,7 +218,7 @@ def _one_replay(
     """Work out a replay at a tick that fills some saves, each until its tick; what it finds held goes into `held`."""
     profile, saves, nodes, inside = index.profile, index.profile.saves, index.save_nodes, index.saves_of(members)
     alone = left.functions
-    until = _restored(index, members, needed, alone, held, twice)
+    until = restored(index, members, needed, alone, held, twice)
     last = max(needed, key=lambda i: saves.pack[i])
     end = saves.pack[last]
     dead = [i for i in inside if i not in needed and nodes[i] not in alone]
@@ -243,7 +243,7 @@ def _one_replay(
     )
 
 
-def _restored(
+def restored(
     index: Index,
     members: Members,
     needed: Mapping[int, int],

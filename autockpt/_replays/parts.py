@@ -13,89 +13,61 @@ Source: Griewank and Walther 2000, "Revolve", see `_cuts`. Exact in bytes, as `r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from ..._cuts.offers import offers
-from ..._data.cuts import parts_of
-from ..._data.plan import Segment
-from ..._index.profile_index import Index, Members
-from ...solvers.deadline import Deadline
-from .effects import PlannedReplay, boundary_of, changed_buffers, replay_of, standing_twice, unread_names
+from .._data.cuts import parts_of
+from .._data.plan import Segment
+from .._index.profile_index import Index, Members
+from .effects import PlannedReplay, boundary_of, changed_buffers, standing_twice, unread_names
+from .inside import with_inner
 from .replay_peak import replay_peak
 from .replay_seconds import host_seconds
-from .runs import rows_of
 
 Cuts = tuple[int, ...]
-Known = dict[tuple[Members, Cuts], PlannedReplay | None]
+
+
+class Inner(NamedTuple):
+    """A run of calls inside others that is recomputed again, in parts, with others inside it."""
+
+    members: Members
+    cuts: Cuts
+    inner: tuple[Inner, ...]
+
+
+Inners = tuple[Inner, ...]
+Known = dict[tuple[Members, Cuts, Inners], PlannedReplay | None]
 """What was worked out before: runs have parts in common."""
 
-SPEAKS = ("c10d.", "_c10d_functional.")
-"""How the names of operators begin that run on all ranks together."""
 
+def in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: Known) -> PlannedReplay | None:
+    """Work out what recomputing a run in parts, with others inside, does; None where no part restores anything.
 
-def replays_in_parts(index: Index, deadline: Deadline) -> Iterator[PlannedReplay]:
-    """Yield runs of siblings in parts of one call that saves something, with the functions before it; see `offers`.
-
-    None where a backward keeps its graph, for which all is replayed at once, or where replays run collectives.
+    Args:
+        index: of the profile.
+        members: the calls.
+        cuts: a level for each, all 0 where its replay is one.
+        inner: what has replays of its own inside them.
+        known: see `Known`.
     """
-    if any(index.passes.keeping) or any(name.startswith(SPEAKS) for name in index.profile.ops.name):
-        return
-    known: Known = {}
-    for row in rows_of(index):
-        for groups in _stretches(index, row):
-            for first, stop, levels in offers(len(groups)):
-                if deadline.passed:
-                    return
-                run = groups[first:stop]
-                members = tuple(node for group in run for node in group)
-                each = (
-                    level if i == 0 else 0 for group, level in zip(run, levels, strict=True) for i in range(len(group))
-                )
-                replay = in_parts(index, members, tuple(each), known)
-                if replay is not None:
-                    yield replay
-
-
-def _stretches(index: Index, row: Sequence[int]) -> Iterator[list[Members]]:
-    """Yield groups of siblings side by side, of which each can be replayed by itself and saves what backward reads."""
-    groups: list[Members] = []
-    begun: Members = ()
-    for node in row:
-        begun = (*begun, node)
-        if node in index.refused or node in index.lonely:
-            yield groups
-            groups, begun = [], ()
-        elif index.is_function(node) or not index.saves_of((node,)):
-            continue
-        elif index.reason(begun):  # it changes in place what the group before returned
-            merged = (*groups.pop(), *begun) if groups else ()
-            if merged and not index.reason(merged):
-                groups.append(merged)
-            else:
-                yield groups
-                groups = []
-            begun = ()
-        elif replay_of(index, begun) is not None:
-            groups.append(begun)
-            begun = ()
-    yield groups
-
-
-def in_parts(index: Index, members: Members, cuts: Cuts, known: Known) -> PlannedReplay | None:
-    """Work out what recomputing a run in parts holds, restores and costs; None where no part restores anything."""
-    key = members, cuts
+    key = members, cuts, inner
     if key not in known:
-        known[key] = _in_parts(index, members, cuts, known) if any(cuts) else replay_of(index, members)
+        if any(cuts):
+            known[key] = _in_parts(index, members, cuts, inner, known)
+        else:
+            every = [in_parts(index, *each, known) for each in inner]
+            known[key] = with_inner(index, members, [each for each in every if each is not None])
     return known[key]
 
 
-def _in_parts(index: Index, members: Members, cuts: Cuts, known: Known) -> PlannedReplay | None:
-    every = {
-        start: in_parts(index, members[start:stop], (0, *cuts[start + 1 : stop]), known)
-        for start, stop in parts_of(cuts)
-    }
+def _in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: Known) -> PlannedReplay | None:
+    every: dict[int, PlannedReplay | None] = {}
+    for start, stop in parts_of(cuts):
+        part = members[start:stop]
+        own = tuple(each for each in inner if index.covers(part, each.members[0]))
+        every[start] = in_parts(index, part, (0, *cuts[start + 1 : stop]), own, known)
     found = {start: part for start, part in every.items() if part is not None}  # of the others backward reads nothing
     if not found:
         return None
@@ -164,6 +136,7 @@ def _segment(index: Index, members: Members, cuts: Cuts, parts: Sequence[Planned
         unread=unread_names(index, members),
         linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
         cuts=cuts,
+        inner=tuple(each for part in parts for each in part.segment.inner),
         recompute_seconds=seconds + sum(part.segment.recompute_seconds for part in parts),
         freed_bytes=sum(part.segment.freed_bytes for part in parts),
         boundary_bytes=index.total_bytes(boundary),

@@ -10,7 +10,7 @@ import enum
 import functools
 import operator
 
-from ..._index.profile_index import Index, Members
+from .._index.profile_index import Index, Members
 
 
 class Copies(enum.Flag):

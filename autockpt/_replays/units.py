@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..._index.profile_index import Index, Members
+from .._index.profile_index import Index, Members
 
 Units = tuple[int, ...]
 Given = Mapping[int, Collection[int]]

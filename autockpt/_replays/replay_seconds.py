@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..._index.profile_index import Index, Members
+from .._index.profile_index import Index, Members
 from .units import NOTHING, UnitsLeft
 
 

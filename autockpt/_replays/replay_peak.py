@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from ..._index.profile_index import Index, Ints, Members
+from .._index.profile_index import Index, Ints, Members
 from .copies import Copies
 
 

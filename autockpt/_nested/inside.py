@@ -1,0 +1,121 @@
+"""A replay that leaves calls inside its own to replays of their own: they join frames again, over the same slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from .. import _torch_private
+from .._data.errors import ReplayError
+from .._frames.around import Generator, Undo
+from .._frames.frame import Frame, MemberCall
+from .._frames.pack import Pack
+from .._frames.plain import Plain
+from .._frames.recording import Recording
+from .._frames.replay import Replay
+from .._frames.thread import Scope, thread
+from .descent import TAKES_GRADIENT
+
+
+class Inside(Replay):
+    """Replays a frame but for what is in the inner segments of its plan: that is left to frames of its own.
+
+    Arguments as those of `Replay`.
+    """
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._passed: list[int] = []  # numbers of the slots that are left to other frames
+        self._frames: list[Frame] = []
+
+    def _once(self) -> None:
+        super()._once()
+        # Not before it went well: what fails is replayed at once, and fills all slots.
+        for frame in self._frames:
+            for _, slot in frame.alive():
+                slot.frame = frame
+        for number in self._passed:
+            self._slots[number] = None
+
+    def _run(self, call: MemberCall, undo: Undo) -> Any:
+        if call.within is None:
+            return super()._run(call, undo)
+        thread.scope = scope = Scope.in_replay(*call.within, self._record)
+        try:
+            return super()._run(call, undo)
+        finally:
+            thread.scope = None
+            scope.end_frame()
+
+    def _record(self, segment: int, *_: object) -> Recording:
+        """Return the frame of an inner segment in the making."""
+        recording = _Again(segment, _Sees(self, self.call.generators), self._frame)
+        self._frames.append(recording.frame)
+        return recording
+
+    def pass_on(self, frame: Frame) -> None:
+        """Leave the next slot to `frame`, and end the replay if it was the last."""
+        if self._stopped:  # the module caught the signal and went on
+            self._stop(self._problem)
+        number, self._next = self._next, self._next + 1
+        if self.call.end is not None and number >= self.call.end:
+            self._stop("saved more tensors than its forward did")
+        frame.slots.append(self._slots[number])
+        self._passed.append(number)
+        if number == self._last:
+            self._stop(None)
+
+
+class _Sees(Plain):
+    """What sees the members of an inner segment as they run in a replay; all else is known from forward.
+
+    Args:
+        inside: the replay.
+        generators: those of the member around.
+    """
+
+    def __init__(self, inside: Inside, generators: list[Generator]) -> None:
+        self.inside, self._generators = inside, generators
+
+    def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
+        return self._generators
+
+
+class _NotHeld:
+    """Stands for a tensor that is saved in a replay for which another is to bring it back."""
+
+    def tensor(self) -> Tensor:
+        raise ReplayError(TAKES_GRADIENT)
+
+
+class _PassOn(Pack):
+    """The pack hook of a member in a replay: its frame takes over the slots that the replay comes to."""
+
+    @_torch_private.never_compiled
+    def hook(self, _: Tensor) -> Any:
+        frame = self._frame
+        assert frame is not None and isinstance(frame.replayer, _Sees)
+        frame.replayer.inside.pass_on(frame)
+        return _NotHeld()
+
+
+class _Again(Recording):
+    """The frame of an inner segment, as long as members join it.
+
+    Args:
+        segment: its number among those inside the one that is replayed.
+        sees: sees the members meanwhile.
+        outer: the frame that is replayed; what replays that replays this one.
+    """
+
+    packs = _PassOn
+
+    def __init__(self, segment: int, sees: _Sees, outer: Frame) -> None:
+        super().__init__(segment, sees)
+        self._outer = outer
+
+    def close(self) -> None:
+        super().close()
+        self.frame.replayer = self._outer.replayer

@@ -1,0 +1,96 @@
+"""What a replay holds, restores and costs that leaves calls inside it to replays of their own.
+
+    backward   of the block's end      of what is inside           of the block's begin
+               ├ replay of the block ┤ ├─ replay inside ─┤
+    own        └─────────────────────┴─┴─────────────────┴──────── saved by all that is not inside
+    given      └─────────────────────┴───────────────────┘         what is given to the calls inside
+
+Exact in bytes, as `replay_of` is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from .._data.plan import Segment
+from .._index.profile_index import Index, Members
+from .effects import PlannedReplay, boundary_of, changed_buffers, replay_of, restored, standing_twice
+from .replay_peak import replay_peak
+
+
+def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -> PlannedReplay | None:
+    """Work out what recomputing a run does whose replay leaves calls inside to replays of their own.
+
+    Where backward comes to those first, or several times, all is priced as if it were restored at once.
+    """
+    whole = replay_of(index, members)
+    if whole is None or not inner:
+        return whole
+    whole = replace(whole, segment=_segment(index, whole.segment, inner))
+    saves, inside = index.profile.saves, index.saves_of(members)
+    later = {i for each in inner for i in index.saves_of(each.members)}
+    fills = index.passes.fills([i for i in inside if i not in later])
+    boundary = boundary_of(index, members)
+    needed = fills.get(whole.tick)
+    if needed is None or len(fills) > 1 or standing_twice(index, members, boundary, frozenset()):
+        return whole
+    end = max(saves.pack[i] for i in needed)
+    if whole.tick >= min(each.tick for each in inner) or end < max(saves.pack[i] for i in later):
+        return whole
+    held, given = _held_and_given(index, members, inner, dict.fromkeys(boundary, whole.tick + 1))
+    until = restored(index, members, needed, frozenset(), held, {})
+    for tensor, tick in given.items():
+        until[tensor, -1] = max(until.get((tensor, -1), 0), tick)
+    dead = [i for i in inside if i not in needed and i not in later]
+    peak_bytes = replay_peak(index, members, end, until, frozenset(), dead, {})
+    if any(index.nodes[member].draws for member in members):
+        peak_bytes = max(peak_bytes, index.profile.generator_bytes)
+    return replace(
+        whole,
+        held=tuple(held.items()),
+        additions=_additions(index, whole, inner, peak_bytes, until),
+    )
+
+
+def _segment(index: Index, whole: Segment, inner: Sequence[PlannedReplay]) -> Segment:
+    """Return what is recomputed as a plan names it."""
+    seconds = sum(each.segment.recompute_seconds for each in inner)
+    seconds += sum(len(each.members) for each in inner) * index.host.member_seconds
+    return msgspec.structs.replace(
+        whole,
+        inner=tuple(each.segment for each in inner),
+        recompute_seconds=whole.recompute_seconds + seconds,
+    )
+
+
+def _held_and_given(
+    index: Index, members: Members, inner: Sequence[PlannedReplay], held: dict[int, int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return until when tensors are held from forward on, and those that the replay makes and that are given inside."""
+    given: dict[int, int] = {}
+    for each in inner:
+        for tensor, tick in each.held:
+            into = given if tensor not in held and index.covers(members, index.births[tensor]) else held
+            into[tensor] = max(into.get(tensor, 0), tick)
+    return held, given
+
+
+def _additions(
+    index: Index,
+    whole: PlannedReplay,
+    inner: Sequence[PlannedReplay],
+    peak_bytes: int,
+    until: dict[tuple[int, int], int],
+) -> tuple[tuple[int, int, int], ...]:
+    """Return what stands because of the replay, and of those inside it, which begin with it and not in forward."""
+    tick = whole.tick
+    additions = [each for each in whole.additions if each[1] < tick]  # copies of buffers, from forward on
+    copies = [(size, over) for each in inner for size, since, over in each.additions if since < tick]
+    size = sum(index.profile.buffer_bytes[name] for name in changed_buffers(index, whole.members))
+    additions.append((size + peak_bytes + sum(size for size, _ in copies), tick, tick + 1))
+    additions += [(index.bytes_of[tensor], tick + 1, over) for (tensor, _), over in until.items()]
+    additions += [(2 * size, tick + 1, over) for size, over in copies]  # with those of the doubles that ran
+    return (*additions, *(one for each in inner for one in each.additions if one[1] >= tick))

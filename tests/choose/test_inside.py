@@ -1,0 +1,164 @@
+"""Replays inside calls as candidates: priced to the byte, offered where one level is not enough, never a worse plan."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from autockpt import Infeasible, NotApplicable, Plan, Profile, Segment
+from autockpt.solvers import least_peak, simulate
+from autockpt.solvers.deadline import NEVER
+from tests.choose.test_parts import recorded
+from tests.doors import ProfileIndex, find_candidates, find_planned, phrase, replays_in_parts
+from tests.frames.test_inside import segment
+
+
+class Branch(nn.Module):
+    """Saves more than it returns; with random numbers, and running statistics that it changes."""
+
+    def __init__(self, width: int, *, normed: bool) -> None:
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        self.norm = nn.BatchNorm1d(4 * width) if normed else nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(self.act(self.norm(self.up(x))))
+        return out
+
+
+class Block(nn.Module):
+    """Two branches, between which its own code computes."""
+
+    def __init__(self, width: int = 16, *, normed: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.one, self.two = Branch(width, normed=normed), Branch(width, normed=normed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.one(self.first(x))
+        return torch.tanh(x + self.two(self.second(x)))
+
+
+def deep(depth: int = 8, *, normed: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block(normed=normed) for _ in range(depth)))
+
+
+def insides(number: int) -> tuple[Segment, ...]:
+    """Two in a block, one of them with a call inside."""
+    name = str(number)
+    up = segment(f"{name}.one.up", f"{name}.one.norm")
+    return segment(f"{name}.first", f"{name}.one", inner=(up,)), segment(f"{name}.two.up", f"{name}.two.norm")
+
+
+WHOLE = tuple(str(number) for number in range(8))
+
+PLANS = {
+    "one call": Plan(segments=(segment("3", inner=insides(3)),)),
+    "each call": Plan(segments=tuple(segment(name, inner=insides(int(name))) for name in WHOLE)),
+    "a run": Plan(segments=(segment("2", "3", "4", inner=(*insides(2), *insides(3))),)),
+    "in parts": Plan(
+        segments=(segment(*WHOLE, cuts=(0, 2, 1, 2, 1, 1, 2, 1), inner=tuple(s for i in range(8) for s in insides(i))),)
+    ),
+    "in parts inside": Plan(
+        segments=(segment("0"), segment("3", inner=(segment("3.first", "3.one", "3.second", cuts=(0, 2, 1)),)))
+    ),
+}
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["", "statistics"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_the_peak_is_the_predicted_one(plan: Plan, normed: bool) -> None:
+    model = deep(normed=normed)
+    profile, batch = recorded(model, rows=1024)
+    planned = find_planned(profile, plan)
+    predicted_bytes = simulate(planned.problem, range(len(planned.replays))).peak_bytes
+    found = autockpt.verify(model, batch, plan=plan)
+    assert found.verdict == "exact" and found.measured_peak_bytes is not None
+    assert 0 <= predicted_bytes - found.measured_peak_bytes < 1e-3 * predicted_bytes
+
+
+@functools.cache
+def known(*, normed: bool = False) -> tuple[Profile, Tensor]:
+    return recorded(deep(normed=normed), rows=1024)
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["", "statistics"])
+def test_min_is_lower_inside_calls(normed: bool) -> None:
+    profile, batch = known(normed=normed)
+    candidates = find_candidates(profile)
+    static_bytes, one = profile.static.total_bytes, least_peak(candidates.problem).peak_bytes
+    cut = [each for each in replays_in_parts(candidates.index, NEVER) if not each.segment.inner]
+    in_parts = least_peak(candidates.like([*candidates.replays, *cut]).problem).peak_bytes
+    plan = autockpt.solve(profile, "min")
+    assert plan.peak_bytes - static_bytes < 0.8 * (min(one, in_parts) - static_bytes)
+    assert any(each.inner for each in plan.segments)
+    found = autockpt.verify(deep(normed=normed), batch, plan=plan)
+    assert found.verdict == "exact" and found.measured_peak_bytes is not None
+    assert 0 <= plan.peak_bytes - found.measured_peak_bytes < 1e-3 * plan.peak_bytes
+
+
+def test_a_candidate_is_what_a_plan_of_its_segment_alone_says() -> None:
+    profile, _ = known(normed=True)
+    found = [each for each in replays_in_parts(ProfileIndex(profile), NEVER) if each.segment.inner]
+    assert found
+    for replay in found[:: len(found) // 20]:
+        assert find_planned(profile, Plan(segments=(replay.segment,))).replays == (replay,)
+
+
+def test_a_budget_that_parts_do_not_reach() -> None:
+    profile, batch = known()
+    plan = autockpt.solve(profile, autockpt.solve(profile, "min").peak_bytes * 21 // 20)
+    assert any(each.inner for each in plan.segments)
+    assert autockpt.verify(deep(), batch, plan=plan).verdict == "exact"
+    with pytest.raises(Infeasible):
+        autockpt.solve(profile, plan.peak_bytes // 2)
+
+
+def test_what_it_costs_is_what_it_runs_again() -> None:
+    """The block once more, and what is inside it once more than that."""
+    profile, _ = known()
+    index = ProfileIndex(profile)
+    plan = PLANS["one call"]
+    (replay,) = find_planned(profile, plan).replays
+    (whole,) = find_planned(profile, Plan.of(["3"])).replays
+    inside = find_planned(profile, Plan(segments=replay.segment.inner)).replays
+    least = whole.segment.recompute_seconds + sum(each.segment.recompute_seconds for each in inside)
+    assert least <= replay.segment.recompute_seconds <= least + 10 * index.host.member_seconds
+
+
+def test_where_backward_comes_to_what_is_inside_first_it_is_priced_as_a_whole() -> None:
+    model = deep(3)
+    profile, batch = recorded(model)
+    plan = Plan(segments=(segment("1.one", inner=(segment("1.one.down"),)),))
+    (replay,), (whole,) = (find_planned(profile, each).replays for each in (plan, Plan.of(["1.one"])))
+    assert replay.segment.inner and (replay.held, replay.additions) == (whole.held, whole.additions)
+    assert autockpt.verify(model, batch, plan=plan).verdict == "exact"
+
+
+def test_a_profile_that_has_it_elsewhere_is_named() -> None:
+    profile, _ = known()
+    with pytest.raises(NotApplicable, match="is not inside the segment of"):
+        find_planned(profile, Plan(segments=(segment("1", inner=(segment("2.one"),)),)))
+
+
+def test_baselines_take_none() -> None:
+    profile, _ = known()
+    found = find_candidates(profile)
+    inside = [each for each in replays_in_parts(found.index, NEVER) if each.segment.inner]
+    assert all(each.partial for each in type(found).of(found.index, inside).problem.candidates)
+
+
+def test_pages_say_what_is_recomputed_again() -> None:
+    profile, _ = known()
+    said = PLANS["in parts"].explain(profile)
+    assert "levels" in said and "Recomputed again inside 0 … 7: first … one, two.up … norm" in said
+    assert phrase(PLANS["in parts"]).endswith("again inside 8 calls, up to 5 levels deep")
+    assert phrase(PLANS["one call"]) == "1 block whole, again inside 1 call, up to 3 levels deep"
+    assert "again" not in Plan.of(["3"]).explain(profile)
+    document = PLANS["one call"]._page(profile).document["segments"]
+    assert [(row.inner, row.levels) for row in document] == [(("first … one", "two.up … norm"), 3)]
