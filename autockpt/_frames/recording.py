@@ -91,6 +91,7 @@ class Recording:
                 _torch_private.pop_hooks()
             finally:
                 pack.close()
+                state.forward_ends()
         state.settle()
         call.end = len(frame.slots)
         call.random = needed(before, self._reached)

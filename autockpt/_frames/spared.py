@@ -3,17 +3,19 @@
     forward   ├─ self.last = a of the step before ─┤ overwritten: a goes, as in a plain step
     replay    self.last is hollow, as a was: whoever reads it gets an error, and never another result
 
-Whether a call reads them is known of the recorded step, and of this forward whether it overwrites them. Where it does
-not, they are held as all other attributes are: the loop may overwrite them before backward.
+Whether a call reads them is known of the recorded step, and seen in each forward (`_Watched`). What that reads after
+all is held, and so is what it does not overwrite: the loop may do so before backward.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private
 from .._calls.attributes import may_hold_tensors
@@ -21,7 +23,41 @@ from .._calls.values import decode, encode, kept_whole, not_simple
 from .held import Detached
 from .hollow import Shape
 
-READ = "what an attribute held before forward overwrote it, which the recorded step did not read ({})"
+READ = "what the attribute {!r} held before forward overwrote it, which no forward was seen to read"
+
+Inside: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+"""Buffers or attributes inside a module: the path to each module that has some, and their names."""
+
+
+class _Watched(Tensor):
+    """The class that a plain tensor has while a forward may read or overwrite it. It ends with the first read."""
+
+    _spared: list[Spared]
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = [each for each in tree_leaves((args, kwargs)) if type(each) is _Watched] if func not in _LOOKS else []
+        for each in found:
+            watchers = each._spared if type(each) is _Watched else []  # it may be given twice
+            _unwatch(each)
+            for spared in watchers:
+                spared.hold()
+        if found:
+            return func(*args, **kwargs)
+        with _torch_private.plain_subclasses():
+            return func(*args, **kwargs)
+
+
+_LOOKS = frozenset(
+    (
+        *(each.__get__ for each in (Tensor.shape, Tensor.dtype, Tensor.device, Tensor.requires_grad, Tensor.ndim)),
+        *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.__len__),
+    )
+)
+"""What a hollow tensor answers as the real one does."""
 
 
 class Spared:
@@ -41,31 +77,53 @@ class Spared:
         self._were = [(weakref.ref(each), _torch_private.version(each)) for each in leaves]
         self._held: list[Detached] = []
 
+    def watch(self) -> None:
+        """Watch from now on whether the tensors are read."""
+        for each in self._alive():
+            if type(each) is _Watched:
+                each._spared.append(self)
+            else:
+                each._spared = [self]  # type: ignore[attr-defined]
+                each.__class__ = _Watched  # type: ignore[assignment]
+
+    def unwatch(self) -> None:
+        """Watch no longer."""
+        for each in self._alive():
+            _unwatch(each)
+
+    def hold(self) -> None:
+        """Hold the tensors, if all are there and none has changed."""
+        found = self._alive()
+        if len(found) == len(self._were) and not self._held:
+            if _torch_private.versions(found) == [version for _, version in self._were]:
+                self._held = [Detached(each, f"attribute {self._name!r}") for each in found]
+
     def settle(self, now: object) -> None:
         """Hold what is still there after forward; `now` is what stands at the attribute then."""
         found: list[Tensor] = []
         encode([now], found)
-        if [*map(id, found)] != [id(reference()) for reference, _ in self._were]:
-            return
-        if _torch_private.versions(found) == [version for _, version in self._were]:
-            self._held = [Detached(each, f"attribute {self._name!r}") for each in found]
+        if [*map(id, found)] == [id(reference()) for reference, _ in self._were]:
+            self.hold()
 
     def leaf(self) -> Any:
         """Return for a replay what forward found: hollow, but for tensors that somebody holds, as they were."""
-        leaves = [held.leaf() for held in self._held]
-        for look, (reference, version) in zip(self._looks, self._were, strict=True) if not leaves else ():
-            tensor = reference()
-            same = tensor is not None and _torch_private.version(tensor) == version
-            leaves.append(Detached(tensor, self._name).leaf() if same and tensor is not None else look.leaf())
-        return decode(self._templates, leaves)[0]
+        if not self._held:
+            self.hold()
+        held = [each.leaf() for each in self._held] or [look.leaf() for look in self._looks]
+        return decode(self._templates, held)[0]
+
+    def _alive(self) -> list[Tensor]:
+        return [tensor for reference, _ in self._were if (tensor := reference()) is not None]
 
 
-Inside: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-"""Buffers or attributes inside a module: the path to each module that has some, and their names."""
+def _unwatch(tensor: Tensor) -> None:
+    if type(tensor) is _Watched:
+        tensor.__class__ = Tensor  # type: ignore[assignment]
+        del tensor._spared
 
 
 def spared_in(module: nn.Module, unread: Inside) -> dict[nn.Module, dict[str, Spared]]:
-    """Return what stands at these attributes of modules inside a module, as far as it can be hollow."""
+    """Return what stands at these attributes of modules inside a module, as far as it can be hollow; it is watched."""
     found: dict[nn.Module, dict[str, Spared]] = {}
     for path, names in unread:
         owner: nn.Module | None = module
@@ -74,10 +132,17 @@ def spared_in(module: nn.Module, unread: Inside) -> dict[nn.Module, dict[str, Sp
         if owner is None:
             continue
         for name in names:
-            value = vars(owner).get(name)
             leaves: list[Tensor] = []
+            value = vars(owner).get(name)
             templates = encode([value], leaves) if may_hold_tensors(value) else []
             plain = all(type(each) is Tensor and each.layout is torch.strided and not each.is_nested for each in leaves)
             if leaves and plain and not not_simple(kept_whole(templates)):
                 found.setdefault(owner, {})[name] = Spared(leaves, templates, name)
+    for spared in every(found):
+        spared.watch()
     return found
+
+
+def every(found: dict[nn.Module, dict[str, Spared]]) -> Iterable[Spared]:
+    """Return all that stands at attributes."""
+    return [spared for own in found.values() for spared in own.values()]

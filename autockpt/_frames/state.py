@@ -21,7 +21,7 @@ from .. import _torch_private
 from .around import Undo
 from .doubles import HOOKS, NOTHING, Found, doubled, is_there, put_back
 from .held import Detached, check_unchanged
-from .spared import Inside, spared_in
+from .spared import Inside, every, spared_in
 
 _WHOLE = frozenset({Tensor, nn.Parameter, nn.Buffer})
 """Tensors that have their memory themselves, and on this rank."""
@@ -143,6 +143,11 @@ class ModuleState:
         self._sure, self._changing = sure, list(zip(buffers, self._copies(buffers), strict=True))
         others = set(map(id, buffers))
         self._tensors = [tensor for tensor in self._tensors if id(tensor) not in others]
+
+    def forward_ends(self) -> None:
+        """Note that forward is over, also by an error."""
+        for spared in every(self._spared) if self._spared else ():
+            spared.unwatch()
 
     def settle(self) -> None:
         """Let go of values that forward has not changed, where it was not known which it does."""

@@ -96,6 +96,7 @@ from .recorder import (
     new_fake_mode,
     no_torch_functions,
     outside_modes,
+    plain_subclasses,
     quiet_fake_tensors,
     sleep_on,
 )

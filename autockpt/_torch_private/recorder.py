@@ -38,6 +38,12 @@ def sleep_on(device: torch.device, seconds: float) -> None:
         torch.cuda._sleep(int(seconds * clock_khz * 1e3))
 
 
+def plain_subclasses() -> AbstractContextManager[None]:
+    """Return a context in which functions take tensors of subclasses for plain ones. Function modes see them."""
+    context: AbstractContextManager[None] = torch._C.DisableTorchFunctionSubclass()
+    return context
+
+
 def no_torch_functions() -> AbstractContextManager[None]:
     """Return a context in which no function mode sees anything."""
     context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
