@@ -152,7 +152,10 @@ def given_among(others: list[Any]) -> list[torch.Generator]:
 
 def states_of(generators: Iterable[Generator]) -> States:
     """Return every generator with its present state."""
-    return [(generator, _state(generator)) for generator in generators]
+    found = []
+    for generator in generators:  # no comprehension: that is a call more, and there is one generator
+        found.append((generator, _state(generator)))
+    return found
 
 
 def set_states(states: States) -> None:
@@ -200,7 +203,7 @@ def _state(generator: Generator) -> Any:
     if isinstance(generator, HostGenerator):
         return generator.read()
     state = generator.get_state()
-    if not _torch_private.function_modes():
+    if not _torch_private.any_function_mode():
         return state.numpy().tobytes()
     with _torch_private.no_torch_functions():  # no function mode is to see it, or to raise
         return state.numpy().tobytes()

@@ -109,7 +109,8 @@ def leaf_of(tensor: Tensor, kind: type[Tensor], requires_grad: bool, tags: Tags)
     leaf = tensor.detach()
     if type(leaf) is not kind and kind is not torch.nn.Parameter:
         leaf = leaf.as_subclass(kind)
-    return tagged(leaf.requires_grad_(requires_grad), tags)
+    leaf.requires_grad_(requires_grad)
+    return tagged(leaf, tags) if tags else leaf
 
 
 def tags_of(tensor: Tensor) -> Tags:
@@ -117,7 +118,8 @@ def tags_of(tensor: Tensor) -> Tags:
 
     But tensors: they could lead back to the frame.
     """
-    return [(name, value) for name, value in tensor.__dict__.items() if not isinstance(value, Tensor)]
+    every = tensor.__dict__
+    return [(name, value) for name, value in every.items() if not isinstance(value, Tensor)] if every else []
 
 
 def tagged(tensor: Tensor, tags: Tags) -> Tensor:

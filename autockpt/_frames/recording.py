@@ -156,5 +156,6 @@ class Recording:
 
 def _state_of(tensor: Tensor) -> _State:
     """Return what the caller's own code may change of a result before the next call, what it puts on it included."""
-    tags = [(name, id(value)) for name, value in tensor.__dict__.items()]
+    every = tensor.__dict__
+    tags = [(name, id(value)) for name, value in every.items()] if every else []
     return _torch_private.version(tensor), tensor.requires_grad, tags

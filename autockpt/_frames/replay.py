@@ -208,8 +208,10 @@ class Replay:
             self._stop(f"runs {_named(what)!r} where its forward ran no more")
         entry = entries[self._entry]
         self._entry += 1
-        if isinstance(entry, UnitRun) and entry.key != what and (ran := _named(entry.key)) != _named(what):
-            self._stop(f"runs {_named(what)!r} where its forward ran {ran!r}")
+        if isinstance(entry, UnitRun) and what not in (entry.key, entry.key.rpartition("#")[0]):
+            ran = _named(entry.key)
+            if ran != _named(what):
+                self._stop(f"runs {_named(what)!r} where its forward ran {ran!r}")
         return entry
 
     def _hand_out(self, unit: UnitRun, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -103,7 +103,10 @@ class Slot:
             look = _sparse_look(tensor)
         if look != self._look:
             return _difference(look, self._look)
-        self._take(value)
+        self._version = value._version
+        self.value = value
+        if self.expected is not None:
+            self.expected.take(value)
         return None
 
     def fill_from(self, tensor: Tensor, offset: int) -> str | None:
@@ -114,14 +117,11 @@ class Slot:
             value = value.as_strided(shape, stride, value.storage_offset() + offset)
         if value.dtype is not dtype or value.device != device:
             return _difference((shape, stride, value.dtype, value.device), self._look)
-        self._take(value)
-        return None
-
-    def _take(self, value: Tensor) -> None:
         self._version = value._version
         self.value = value
         if self.expected is not None:
             self.expected.take(value)
+        return None
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""

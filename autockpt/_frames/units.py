@@ -89,8 +89,10 @@ class UnitRecorder:
             sources=tuple(sources),
             skipped=not kept,
             result=encoded,
-            tensors=tuple([stand_in(tensor, given, kept=kept) for tensor in made]),
-            random=() if not draws else _moved(before, states_of(generators)),
+            tensors=(stand_in(result, given, kept=kept),)
+            if encoded is None
+            else tuple([stand_in(tensor, given, kept=kept) for tensor in made]),
+            random=_moved(before, states_of(generators)) if draws else (),
         )
         return result
 
@@ -107,6 +109,8 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Te
 
 def _moved(before: States, after: States) -> list[tuple[int, Any]]:
     """Return the numbers of the generators that are in another state than before, with that."""
+    if before == after:
+        return []
     return [(number, now[1]) for number, now in enumerate(after) if now != before[number]]
 
 

@@ -37,6 +37,7 @@ from .frames import (
 )
 from .modes import (
     Hooks,
+    any_function_mode,
     dispatch_modes,
     end_modes,
     function_modes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -52,10 +53,10 @@ def transforms_active() -> bool:
     )
 
 
-def any_autocast_enabled() -> bool:
-    """Whether autocast is on for any device type in this thread."""
-    enabled: bool = _C._is_any_autocast_enabled()
-    return enabled
+any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled
+"""Whether autocast is on for any device type in this thread."""
+
+_version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
 
 
 def version(tensor: Tensor) -> int:
@@ -69,7 +70,7 @@ def version(tensor: Tensor) -> int:
 def versions(tensors: list[Tensor]) -> list[int]:
     """Return the `version` of each, in one go."""
     try:
-        return [tensor._version for tensor in tensors]
+        return list(map(_version_of, tensors))
     except RuntimeError:
         return [version(tensor) for tensor in tensors]
 

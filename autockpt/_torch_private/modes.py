@@ -42,6 +42,10 @@ def suspend_function_mode(mode: object) -> bool:
     return False
 
 
+any_function_mode: Callable[[], int] = _C._len_torch_function_stack
+"""How many torch function modes are on in this thread."""
+
+
 def function_modes() -> list[Any]:
     """Return the torch function modes that are on in this thread, the innermost last."""
     depth = _C._len_torch_function_stack()
