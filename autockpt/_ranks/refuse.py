@@ -46,9 +46,9 @@ TOGETHER = (
 )
 
 AROUND = (
-    "around {0} is DistributedDataParallel, and inside are layers that are shared by tensor parallelism: hooks put other "
-    "parameters into their places in every forward, and no step of such a model can be recorded. Call fully_shard over "
-    "the mesh's other dimension instead of it."
+    "around {0} is DistributedDataParallel, and inside are layers that are shared by tensor parallelism: hooks put "
+    "other parameters into their places in every forward, and no step of such a model can be recorded. Call "
+    "fully_shard over the mesh's other dimension instead of it."
 )
 
 OWN_STEP = (
