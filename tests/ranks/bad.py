@@ -26,7 +26,7 @@ from torch.distributed.algorithms.join import Join
 import autockpt
 from tests.doors import Request, agreement, rank_group, torch_private
 
-from .models import Shared, Writer, bits, loss_of, standing_bytes, step, tokens, writer
+from .models import Shared, Writer, bits, standing_bytes, step, tokens, writer
 from .quiet import group_of_all
 
 BUDGETS = {"ddp": 8_000_000, "fsdp": 8_000_000, "tp": 5_500_000, "sp": 5_500_000}
@@ -64,6 +64,24 @@ def told_of(run: Callable[[], object]) -> dict[str, Any]:
 
 def budget_for(shared: Shared) -> dict[str, Any]:
     return {"budget": BUDGETS[shared.by]}
+
+
+def held_step(wrapped: nn.Module, optimizer: Any, batch: Tensor, seed: int, said: list[Any], peaks: list[int]) -> None:
+    """Train one step; add what it tells, and how high it went."""
+    gc.collect()
+    stood = standing_bytes(wrapped, optimizer, [batch])
+    found = autockpt.measure(lambda: said.append(step(wrapped, optimizer, [batch], seed)))
+    peaks.append(stood + found.step_bytes)
+
+
+def held_by(shared: Shared, peaks: list[int]) -> float:
+    return max(peaks, default=0) / BUDGETS[shared.by]
+
+
+def compared(plain: tuple[Any, ...], planned: tuple[Any, ...]) -> dict[str, Any]:
+    """Compare what was told, what was raised, whether there was a plan and the highest step, without and with one."""
+    more = {"same": plain[0] == planned[0], "planned": planned[2], "held": planned[3], "plain held": plain[3]}
+    return {**planned[1], "plain": plain[1], **more}
 
 
 def loop(rank: int, shared: Shared, wrapped: nn.Module, steps: int, said: list[Any]) -> None:
@@ -149,80 +167,72 @@ class Stumbles(Writer):
 def raising(rank: int, *, shared: Shared, at: int, again: bool) -> dict[str, Any]:
     """Have one rank raise in the forward of one step: it goes on with another sample (`again`), or trains no more."""
 
-    def run(asked: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any], bool]:
+    def run(asked: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any], bool, float]:
         torch.manual_seed(0)
-        model, said = Stumbles(), list[Any]()
+        model, said, peaks = Stumbles(), list[Any](), list[int]()
         wrapped, inner = applied(shared, asked, model)
         optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
 
         def train() -> None:
             for number in range(at + 5):
-                batch = [tokens(own_of(rank, shared), number)]
+                batch = tokens(own_of(rank, shared), number)
                 model.stumbles = rank == 1 and number == at
                 try:
-                    said.append(step(wrapped, optimizer, batch, 100 + number))
+                    held_step(wrapped, optimizer, batch, 100 + number, said, peaks)
                 except ValueError:
                     model.stumbles = False
                     if not again:
                         raise
-                    said.append(step(wrapped, optimizer, batch, 100 + number))
+                    held_step(wrapped, optimizer, batch, 100 + number, said, peaks)
 
         found = told_of(train)
-        return said, found, asked is not None and autockpt.plan_of(inner) is not None
+        return said, found, asked is not None and autockpt.plan_of(inner) is not None, held_by(shared, peaks)
 
     with mock.patch.object(rank_group, "PATIENCE_SECONDS", 1.0):
         plain, planned = run(None), run(budget_for(shared))
-    same = plain[0] == planned[0]
-    return {**planned[1], "plain": plain[1], "same": same, "steps": len(planned[0]), "planned": planned[2]}
+    return {**compared(plain, planned), "steps": len(planned[0])}
 
 
 def fewer(rank: int, *, shared: Shared, joins: bool) -> dict[str, Any]:
     """Give one rank two batches less than the other, at the end, when both have a plan."""
 
-    def run(asked: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any], bool]:
-        said: list[Any] = []
+    def run(asked: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any], bool, float]:
+        said, peaks = list[Any](), list[int]()
         wrapped, inner = applied(shared, asked)
         optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
 
         def train() -> None:
             with Join([wrapped]) if joins else nullcontext():  # type: ignore[list-item]
                 for number in range(7 - 2 * rank):
-                    torch.manual_seed(100 + number)
-                    optimizer.zero_grad()
-                    loss = loss_of(wrapped, tokens(own_of(rank, shared), number))
-                    loss.backward()
-                    said.append(bits(loss))
-                    del loss
-                    optimizer.step()
+                    batch = tokens(own_of(rank, shared), number)
+                    held_step(wrapped, optimizer, batch, 100 + number, said, peaks)
 
         found = told_of(train)
         said += [bits(each) for each in wrapped.parameters()] if joins else []
-        return said, found, asked is not None and autockpt.plan_of(inner) is not None
+        return said, found, asked is not None and autockpt.plan_of(inner) is not None, held_by(shared, peaks)
 
     wait_for(10)
     plain, planned = run(None), run(budget_for(shared))
-    same = plain[0] == planned[0]
-    return {**planned[1], "plain": plain[1], "same": same, "steps": 7 - 2 * rank, "planned": planned[2]}
+    return {**compared(plain, planned), "steps": 7 - 2 * rank}
 
 
 def timed_out(rank: int, *, shared: Shared, at: int) -> dict[str, Any]:
     """Have a collective of the user's own, between two steps, wait in vain for the other rank."""
     group_of_all([], quiet=True)  # which is the first one of each work
-    own = distributed.new_group(timeout=datetime.timedelta(seconds=1))
 
-    def run(asked: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any], bool]:
-        said, found = list[Any](), told_of(list)
+    def run(asked: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any], bool, float]:
+        own = distributed.new_group(timeout=datetime.timedelta(seconds=1))
+        said, peaks, found = list[Any](), list[int](), told_of(list)
         wrapped, inner = applied(shared, asked)
         optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
         for number in range(at + 4):
-            said.append(step(wrapped, optimizer, [tokens(own_of(rank, shared), number)], 100 + number))
+            held_step(wrapped, optimizer, tokens(own_of(rank, shared), number), 100 + number, said, peaks)
             if rank == 0 and number == at:
                 found = told_of(lambda: distributed.all_reduce(torch.zeros(3), group=own))
-        return said, found, asked is not None and autockpt.plan_of(inner) is not None
+        return said, found, asked is not None and autockpt.plan_of(inner) is not None, held_by(shared, peaks)
 
     plain, planned = run(None), run(budget_for(shared))
-    same = plain[0] == planned[0]
-    return {**planned[1], "plain": plain[1], "same": same, "steps": at + 4, "planned": planned[2]}
+    return {**compared(plain, planned), "steps": at + 4}
 
 
 def absent(rank: int, *, shared: Shared) -> dict[str, Any]:
@@ -240,17 +250,17 @@ def random_sizes(rank: int, *, shared: Shared, steps: int, share: float) -> dict
     gc.freeze()
     own = own_of(rank, shared)
     draw = random.Random(f"{own} of {steps}")
-    batches = [tokens(own, number, rows=draw.randint(1, 8), length=draw.randint(2, 64)) for number in range(steps)]
+    # Even lengths: quiet collectives want as much of each rank where sequences are shared.
+    sizes = [(draw.randint(1, 8), 2 * draw.randint(1, 32)) for _ in range(steps)]
+    batches = [tokens(own, number, rows=rows, length=length) for number, (rows, length) in enumerate(sizes)]
 
     def run(asked: dict[str, Any] | None) -> tuple[list[Any], list[int], list[int], bool]:
         said, starts, peaks = list[Any](), list[int](), list[int]()
         wrapped, inner = applied(shared, asked)
         optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
         for number, batch in enumerate(batches):
-            gc.collect()
             starts.append(standing_bytes(wrapped, optimizer, [batch]))
-            found = autockpt.measure(lambda: said.append(step(wrapped, optimizer, [batch], 100 + number)))  # noqa: B023
-            peaks.append(starts[-1] + found.step_bytes)
+            held_step(wrapped, optimizer, batch, 100 + number, said, peaks)
         said.append([bits(each) for each in wrapped.parameters()])
         return said, starts, peaks, asked is not None and autockpt.plan_of(inner) is not None
 
