@@ -21,8 +21,8 @@ CIRCLE = (
 )
 
 
-class Place(NamedTuple):
-    """Where a rank waits: a round of a group; `begin` is what the keys of this round begin with."""
+class Round(NamedTuple):
+    """A round of a group, where a rank waits; `begin` is what the keys of this round begin with."""
 
     begin: str
     members: tuple[int, ...]
@@ -32,12 +32,12 @@ class Place(NamedTuple):
         return [rank for rank in self.members if not store.check([f"{self.begin}/{rank}"])]
 
 
-Circle = tuple[tuple[int, Place], ...]
+Circle = tuple[tuple[int, Round], ...]
 """Ranks, and where each waits for the next one of them; the last one waits for the first."""
 
 
 @contextmanager
-def waiting(store: Any, own: int, place: Place) -> Iterator[None]:
+def waiting(store: Any, own: int, place: Round) -> Iterator[None]:
     """Say inside the block that this rank waits at a place."""
     store.set(_key(own), msgspec.json.encode(place))
     try:
@@ -53,7 +53,7 @@ def circle_of(store: Any, own: int) -> Circle:
 
 def _followed(store: Any, rank: int, before: Circle) -> Circle:
     """Return the circle that these ranks and the next one are the begin of."""
-    said = msgspec.json.decode(store.get(_key(rank)), type=Place | None) if store.check([_key(rank)]) else None
+    said = msgspec.json.decode(store.get(_key(rank)), type=Round | None) if store.check([_key(rank)]) else None
     if said is None:
         return ()
     here = (*before, (rank, said))

@@ -22,7 +22,7 @@ from torch import nn
 from .. import _torch_private as private
 from .._data.errors import NotApplicable
 from .base import Choose, Parted, T
-from .circles import Circle, Place, circle_of, waiting, words_of
+from .circles import Circle, Round, circle_of, waiting, words_of
 
 ABSENT = (
     "{0} did not come within {1:.0f} s to where all ranks agree on their plan, so there is none from now on. All ranks "
@@ -131,7 +131,7 @@ class Group:
         moment_seconds = min(MOMENT_SECONDS, seconds)
         if self._is_over(number, moment_seconds):
             return True
-        ends, place = time.monotonic() + seconds - moment_seconds, Place(self._key(number), self.members)
+        ends, place = time.monotonic() + seconds - moment_seconds, Round(self._key(number), self.members)
         stands: Circle = ()
         until = 0.0
         with waiting(self._store, self.own, place):
@@ -161,5 +161,5 @@ class Group:
 
     def _absent(self, number: int) -> str:
         """Name the ranks that have not come to a round."""
-        absent = Place(self._key(number), self.members).absent(self._store)
+        absent = Round(self._key(number), self.members).absent(self._store)
         return f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
