@@ -37,6 +37,13 @@ def wait_for(seconds: float) -> None:
     torch_private.default_store().set_timeout(datetime.timedelta(seconds=seconds))
 
 
+def meet(rank: int) -> None:
+    """Wait until both ranks are here, however long that takes one of them."""
+    store = torch_private.default_store()
+    store.set(f"here {rank}", "")
+    store.wait([f"here {1 - rank}"], datetime.timedelta(seconds=200))
+
+
 def own_of(rank: int, shared: Shared) -> int:
     """Return whose batches a rank is given: ranks that share layers are given the same."""
     return 0 if shared.by in ("tp", "sp") else rank
@@ -189,7 +196,9 @@ def raising(rank: int, *, shared: Shared, at: int, again: bool) -> dict[str, Any
         return said, found, asked is not None and autockpt.plan_of(inner) is not None, held_by(shared, peaks)
 
     with mock.patch.object(rank_group, "PATIENCE_SECONDS", 1.0):
-        plain, planned = run(None), run(budget_for(shared))
+        plain = run(None)
+        meet(rank)
+        planned = run(budget_for(shared))
     return {**compared(plain, planned), "steps": len(planned[0])}
 
 
@@ -200,6 +209,7 @@ def fewer(rank: int, *, shared: Shared, joins: bool) -> dict[str, Any]:
         said, peaks = list[Any](), list[int]()
         wrapped, inner = applied(shared, asked)
         optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+        wait_for(240 if asked is None or joins else 10)
 
         def train() -> None:
             with Join([wrapped]) if joins else nullcontext():  # type: ignore[list-item]
@@ -211,8 +221,9 @@ def fewer(rank: int, *, shared: Shared, joins: bool) -> dict[str, Any]:
         said += [bits(each) for each in wrapped.parameters()] if joins else []
         return said, found, asked is not None and autockpt.plan_of(inner) is not None, held_by(shared, peaks)
 
-    wait_for(10)
-    plain, planned = run(None), run(budget_for(shared))
+    plain = run(None)
+    meet(rank)
+    planned = run(budget_for(shared))
     return {**compared(plain, planned), "steps": 7 - 2 * rank}
 
 
