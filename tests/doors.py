@@ -166,6 +166,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.memory import room as host_room
     from autockpt._stash.spilled_step import SpilledStep
     from autockpt._tables.lifetimes import Lifetimes, lifetimes
+    from autockpt._train import agreement
     from autockpt._train.decision import Decision, Situation
     from autockpt._train.decision import decide as governor_decide
     from autockpt._train.history import History

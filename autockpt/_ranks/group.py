@@ -22,11 +22,17 @@ from torch import nn
 from .. import _torch_private as private
 from .._data.errors import NotApplicable
 from .base import Choose, Parted, T
+from .circles import Circle, Round, circle_of, waiting, words_of
 
 ABSENT = (
     "{0} did not come within {1:.0f} s to where all ranks agree on their plan, so there is none from now on. All ranks "
     "that train one model apply to it alike and take the same steps; {0} may have failed, or be slower than the "
     "timeout of its process group."
+)
+
+SILENT = (
+    "the store of the process group, through which ranks agree on their plan, does not answer ({0}), so there is none "
+    "from now on. The process that holds it, rank 0's as a rule, has ended."
 )
 
 PARTED = (
@@ -41,6 +47,9 @@ so that nobody would ever come; and where one is only slow, little is lost."""
 
 FIRST_NAP_SECONDS, LONGEST_NAP_SECONDS = 1e-4, 0.02
 """Between two looks at the store, twice as long each time."""
+
+MOMENT_SECONDS = 1.0
+"""Who waits for longer says where, and looks whether somebody there waits for this rank."""
 
 GAVE_UP = 1 << 32
 """What a rank counts that waits for a round no more: far above the number of ranks."""
@@ -65,11 +74,14 @@ class Group:
 
     def agree(self, value: Any, choose: Choose[T], *, parting: bool = False) -> T:
         number = self._round
-        self.tell(value)
-        self._wait(number, PATIENCE_SECONDS if parting and number else None)
-        found = [msgspec.json.decode(self._store.get(self._key(number, rank))) for rank in self.members]
-        if number:  # all have come to this round, so nobody reads the one before it any more
-            self._store.delete_key(self._key(number - 1, self.own))
+        try:
+            self.tell(value)
+            self._wait(number, PATIENCE_SECONDS if parting and number else None)
+            found = [msgspec.json.decode(self._store.get(self._key(number, rank))) for rank in self.members]
+            if number:  # all have come to this round, so nobody reads the one before it any more
+                self._store.delete_key(self._key(number - 1, self.own))
+        except torch.distributed.DistError as error:
+            raise NotApplicable(SILENT.format(error)) from error
         return choose(found)
 
     def tell(self, value: Any) -> None:
@@ -92,29 +104,50 @@ class Group:
             if brought:
                 private.let_go(unit)
 
-    def _key(self, number: int, what: int | str) -> str:
-        return f"{self._place}/{number}/{what}"
+    def _key(self, number: int, what: int | str | None = None) -> str:
+        return f"{self._place}/{number}" if what is None else f"{self._place}/{number}/{what}"
 
     def _wait(self, number: int, patience_seconds: float | None) -> None:
         """Wait until all ranks have come to a round: as long as the process group waits for anything, or less.
 
         Raises:
-            NotApplicable: one has not.
+            NotApplicable: one has not, or waits for this one elsewhere.
             Parted: one has not, and there was a patience; or another rank has parted with this one in this round.
         """
         timeout_seconds = self._store.timeout.total_seconds()
         if patience_seconds is not None and not self._over_within(number, min(patience_seconds, timeout_seconds)):
             gave_up, came = divmod(self._store.add(self._key(number, "came"), GAVE_UP), GAVE_UP)
             if gave_up == 1 and came < len(self.members):
-                self._store.set(self._key(number, "over"), PARTED.format(self._absent(number), patience_seconds))
+                words = PARTED.format(self._absent(number), patience_seconds)
+                self._store.set(self._key(number, "over"), f"parted {words}")
         if not self._over_within(number, timeout_seconds):
             raise NotApplicable(ABSENT.format(self._absent(number), timeout_seconds))
-        said = self._store.get(self._key(number, "over")).decode()
-        if said != "held":
-            raise Parted(said)
+        what, _, words = self._store.get(self._key(number, "over")).decode().partition(" ")
+        if what != "held":
+            raise (Parted if what == "parted" else NotApplicable)(words)
 
     def _over_within(self, number: int, seconds: float) -> bool:
-        """Wait until it is known what has become of a round; whether that is so in time.
+        """Wait until it is known what has become of a round; whether that is so in time."""
+        moment_seconds = min(MOMENT_SECONDS, seconds)
+        if self._is_over(number, moment_seconds):
+            return True
+        ends, place = time.monotonic() + seconds - moment_seconds, Round(self._key(number), self.members)
+        stands: Circle = ()
+        until = 0.0
+        with waiting(self._store, self.own, place):
+            while (left_seconds := ends - time.monotonic()) > 0:
+                if self._is_over(number, min(MOMENT_SECONDS, left_seconds)):
+                    return True
+                circle = circle_of(self._store, self.own)
+                if circle != stands:
+                    stands, until = circle, time.monotonic() + PATIENCE_SECONDS
+                elif circle and time.monotonic() >= until:  # a rank may have a thread that comes elsewhere meanwhile
+                    for _, each in circle:
+                        self._store.set(f"{each.begin}/over", f"circle {words_of(circle)}")
+        return self._is_over(number, 0)
+
+    def _is_over(self, number: int, seconds: float) -> bool:
+        """Whether it becomes known so soon what has become of a round.
 
         It looks again and again: a wait of the store's own would hear no KeyboardInterrupt before its end.
         """
@@ -128,5 +161,5 @@ class Group:
 
     def _absent(self, number: int) -> str:
         """Name the ranks that have not come to a round."""
-        absent = [rank for rank in self.members if not self._store.check([self._key(number, rank)])]
+        absent = Round(self._key(number), self.members).absent(self._store)
         return f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"

@@ -15,6 +15,7 @@ from .. import _torch_private as private
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan
+from .buckets import wrappers
 from .units import speaking_parameters, speaks, units
 
 COLLECTIVES = ("c10d.", "_c10d_functional.")
@@ -42,6 +43,12 @@ TOGETHER = (
     "{0} runs collectives in forward, and {1} ranks would each plan by themselves what to run again: they would wait "
     "for each other for ever, or take each other's results. Give every rank the same plan by hand that keeps it: "
     "apply(model, plan=Plan.of([...]))."
+)
+
+AROUND = (
+    "around {0} is DistributedDataParallel, and inside are layers that are shared by tensor parallelism: hooks put "
+    "other parameters into their places in every forward, and no step of such a model can be recorded. Call "
+    "fully_shard over the mesh's other dimension instead of it."
 )
 
 OWN_STEP = (
@@ -88,6 +95,9 @@ def refuse_sharded(model: nn.Module) -> None:
             raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP2 with an all-gather of its own"))
         if private.is_offloaded(unit):
             raise NotApplicable(ON_THE_HOST.format(name or type(model).__name__))
+    for wrapper in wrappers(model):
+        if any(map(private.is_distributed_at_times, wrapper.parameters())):
+            raise NotApplicable(AROUND.format(type(wrapper.module).__name__))
     for name in _of_fsdp(model, "FullyShardedDataParallel"):
         raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP1"))
     if found and (name := next(speaking_parameters(model), ("", None))[0]):

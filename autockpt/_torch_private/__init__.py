@@ -111,6 +111,7 @@ from .sharded import (
     gradients_arriving,
     has_rebuilt_buckets,
     is_distributed,
+    is_distributed_at_times,
     is_offloaded,
     kept_outputs,
     let_go,

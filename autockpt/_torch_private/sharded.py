@@ -112,6 +112,11 @@ def is_distributed(tensor: Tensor) -> bool:
     return type(tensor).__name__ == "DTensor"
 
 
+def is_distributed_at_times(tensor: Tensor) -> bool:
+    """Whether a parameter lies on several ranks, now or in forward, as DistributedDataParallel has those of layers."""
+    return is_distributed(tensor) or hasattr(tensor, "_st_info")
+
+
 def stages() -> list[Any]:
     """Return the stages of pipelines that this process has."""
     kind = getattr(sys.modules.get("torch.distributed.pipelining.stage"), "_PipelineStageBase", None)

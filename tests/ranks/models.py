@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -138,6 +139,7 @@ class Shared:
         bf16: whether FSDP computes in bfloat16.
         reshard: given to `fully_shard` as `reshard_after_forward`.
         views: whether gradients lie in the buckets of DistributedDataParallel.
+        seconds: after which collectives that are not quiet give up; None for as long as the process group waits.
     """
 
     by: str
@@ -146,9 +148,12 @@ class Shared:
     bf16: bool = False
     reshard: bool | None = None
     views: bool = False
+    seconds: float | None = None
 
     def wrap(self, model: Writer, log: list[str]) -> nn.Module:
         """Share a model; collectives of FSDP that are quiet are logged."""
+        if self.seconds is not None:
+            return self._briefly(model, log)
         if self.by in ("tp", "sp"):
             mesh = DeviceMesh.from_group(group_of_all(log, quiet=self.quiet), "cpu")
             return in_parallel(model, mesh, sequences=self.by == "sp")
@@ -161,6 +166,16 @@ class Shared:
             return DistributedDataParallel(model, gradient_as_bucket_view=self.views, process_group=group)
         shape, names = ((2, 1), ("copies", "shards")) if self.units == "hybrid" else ((2,), ("shards",))
         return self._in_units(model, init_device_mesh("cpu", shape, mesh_dim_names=names), log)
+
+    def _briefly(self, model: Writer, log: list[str]) -> nn.Module:
+        assert self.seconds is not None and not self.quiet
+        group = distributed.new_group(timeout=datetime.timedelta(seconds=self.seconds))
+        if self.by == "ddp":
+            return DistributedDataParallel(model, process_group=group)
+        mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=(f"briefly {group.group_name}",))
+        if self.by == "fsdp":
+            return self._in_units(model, mesh, log)
+        return in_parallel(model, mesh, sequences=self.by == "sp")
 
     def _in_units(self, model: Writer, mesh: DeviceMesh, log: list[str]) -> Writer:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()

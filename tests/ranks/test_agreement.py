@@ -88,3 +88,9 @@ def test_where_planning_fails_on_one_rank_all_hear_of_it(both: Both, shared: Sha
     assert second == {"error": "ZeroDivisionError", "words": "planned by nobody"}
     assert first["error"] == "NotApplicable"
     assert first["words"].startswith("rank 1 has failed as it planned (ZeroDivisionError: planned by nobody)")
+
+
+@pytest.mark.parametrize("by", ["tp", pytest.param("sp", marks=pytest.mark.sweep)])
+def test_ranks_that_share_layers_plan_once(both: Both, by: str) -> None:
+    """They planned in every step: what they compared held the seconds that each rank predicts."""
+    assert both("plans_made", shared=Shared(by=by)) == [1, 1]

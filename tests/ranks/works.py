@@ -164,6 +164,16 @@ def absent(rank: int, *, shared: Shared) -> dict[str, Any]:
     return {"words": words, "same": told == expected}
 
 
+def plans_made(rank: int, *, shared: Shared) -> int:
+    """Train ranks that share layers, on batches of one size; return how many plans were made."""
+    model = autockpt.apply(shared.wrap(writer(), []), 5_500_000)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for number in range(STEPS):
+        step(model, optimizer, [tokens(0, number)], 100 + number)
+    governor: Any = governor_of(model)
+    return len(governor.account.plans)
+
+
 def taken_off(rank: int, *, shared: Shared) -> dict[str, Any]:
     """Have one rank take its budget off before there is a plan: the others train on, plainly."""
     model = writer()
