@@ -89,6 +89,10 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._batches.batch import Batch, Forward, batch_of
     from autockpt._batches.batch import Kind as BatchKind
     from autockpt._batches.headroom import enlarged
+    from autockpt._calls.checksum import COLUMNS as CHECKSUM_COLUMNS
+    from autockpt._calls.checksum import all_same as all_checksums_same
+    from autockpt._calls.checksum import checksum_of_saved, on_device
+    from autockpt._calls.checksum import same as same_checksum
     from autockpt._calls.layout import bytes_of, is_dense, span_bytes
     from autockpt._calls.names import function_name
     from autockpt._calls.unrepeatable import why_unrepeatable
@@ -100,10 +104,6 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._check.verify.outcome import compare as compare_outcomes
     from autockpt._compare import check as compare_check
     from autockpt._compare.checks import Checking, ReplayChecks
-    from autockpt._compare.checksum import COLUMNS as CHECKSUM_COLUMNS
-    from autockpt._compare.checksum import all_same as all_checksums_same
-    from autockpt._compare.checksum import checksum_of_saved, on_device
-    from autockpt._compare.checksum import same as same_checksum
     from autockpt._device import AllocatorTape, Clock, Device, HostClock, device_of, planned_device, rounded
     from autockpt._device import Event as AllocatorEvent
     from autockpt._device import clock as device_clock
