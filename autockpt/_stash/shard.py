@@ -21,8 +21,8 @@ from .._data.errors import ReplayError
 from .base import Token
 
 UNLIKE = (
-    "a boundary that waits in parts (offload='shard') was not the same on all {0} ranks that share layers: its checksums "
-    "are {1}. Give such ranks the same batch, and have them draw the same random numbers outside of what they "
+    "a boundary that waits in parts (offload='shard') was not the same on all {0} ranks that share layers: its "
+    "checksums are {1}. Give such ranks the same batch, and have them draw the same random numbers outside of what they "
     "share; or leave offload= out"
 )
 
@@ -58,8 +58,8 @@ class ShardStash:
         part, number = self._parts[token.place]
         padded_bytes, numbers = len(part) * self._ranks, number.new_empty(self._ranks)
         whole = tensor if len(tensor) == padded_bytes else tensor.new_empty(padded_bytes)
-        private.gather_parts(whole, part, self._group, self._ranks)
-        private.gather_parts(numbers, number, self._group, self._ranks)
+        private.gather_parts(whole, part, self._group)
+        private.gather_parts(numbers, number, self._group)
         if whole is not tensor:
             tensor.copy_(whole[: len(tensor)])
         if len(found := dict.fromkeys(numbers.tolist())) > 1:

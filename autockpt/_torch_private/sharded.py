@@ -255,10 +255,10 @@ def group_of(name: str) -> Any:
     return distributed._resolve_process_group(name)
 
 
-def gather_parts(whole: Tensor, part: Tensor, group: str, ranks: int) -> None:
+def gather_parts(whole: Tensor, part: Tensor, group: str) -> None:
     """Gather the parts that ranks have into `whole`, in their order; all ranks of the group call this."""
-    torch.ops._c10d_functional.all_gather_into_tensor_out(part, ranks, group, out=whole)
-    torch.ops._c10d_functional.wait_tensor(whole)
+    run: Any = getattr(torch.distributed, "all_gather_single", None)  # torch 2.12 and before have the other name
+    (run or torch.distributed.all_gather_into_tensor)(whole, part, group=group_of(group))
 
 
 def has_rebuilt_buckets(wrapper: torch.nn.parallel.DistributedDataParallel) -> bool:

@@ -142,10 +142,8 @@ def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Of
     road: Road | None = None
     if offload is not None:
         road = road_of(profile, offload)
-        notes = (
-            *notes,
-            *([NONE_ALIKE] if offload.is_shard and not (profile.copies and profile.copies.tensors) else []),
-        )
+        alike = profile.copies is not None and profile.copies.tensors
+        notes = (*notes, NONE_ALIKE) if offload.is_shard and not alike else notes
         found += sorted(moves_of(index, found, offload, road), key=lambda each: each.segment.until is not None)
     saving = (call for call in index.call_nodes[1:] if index.saves_of((call,)))
     refused = tuple((call, reason) for call in saving if (reason := index.reason((call,))))
