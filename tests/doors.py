@@ -165,6 +165,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.memory import HostMemory, pageable
     from autockpt._stash.memory import Room as HostRoom
     from autockpt._stash.memory import room as host_room
+    from autockpt._stash.shard import ShardStash
     from autockpt._stash.spilled_step import SpilledStep
     from autockpt._train.decision import Decision, Situation
     from autockpt._train.decision import decide as governor_decide
