@@ -167,6 +167,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.memory import room as host_room
     from autockpt._stash.shard import ShardStash
     from autockpt._stash.spilled_step import SpilledStep
+    from autockpt._train.agreement import what_runs
     from autockpt._train.decision import Decision, Situation
     from autockpt._train.decision import decide as governor_decide
     from autockpt._train.history import History

@@ -68,6 +68,10 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     moved_bytes: Bytes = 0
 
 
+FIGURES = ("recompute_seconds", "freed_bytes", "boundary_bytes", "kept_bytes", "moved_bytes")
+"""The fields of a segment that are predicted, and do not say what runs."""
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A call that is kept because it cannot be replayed exactly, and why."""
 

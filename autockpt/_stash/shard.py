@@ -22,8 +22,8 @@ from .base import Token
 
 UNLIKE = (
     "a boundary that waits in parts (offload='shard') was not the same on all {0} ranks that share layers: its "
-    "checksums are {1}. Give such ranks the same batch, and have them draw the same random numbers outside of what they "
-    "share; or leave offload= out"
+    "checksums are {1}. Give such ranks the same batch, and have them draw the same random numbers outside of what "
+    "they share; or leave offload= out"
 )
 
 

@@ -28,7 +28,7 @@ from .._data.copies import CopiedTensors
 from .._data.errors import NotApplicable
 from .._data.files import decode, encode
 from .._data.offload import Offload
-from .._data.plan import Plan
+from .._data.plan import FIGURES, Plan, Segment
 from .._data.profile import Profile
 from .._ranks import One, Parted, Ranks, ranks_of
 from .._ranks.errors import error_of, left_of, plain_error, unequal_of
@@ -109,7 +109,7 @@ class Agreement:
         if self._request.strict:
             raise NotApplicable(STRICT.format(len(self._ranks.members)))
         self._own = failed
-        segments = "" if under is None or not self.speaks else hashlib.sha256(repr(under.segments).encode()).hexdigest()
+        segments = "" if under is None or not self.speaks else what_runs(under)
         value = {"able": able, "asked": self._asked(), "under": segments, "refused": dict(refused)}
         value |= {} if failed is None else plain_error(failed, "trained")
         try:
@@ -274,3 +274,11 @@ class Agreement:
             if "error" in each:
                 self._over = True
                 raise self._own if self._own is not None and rank == self._ranks.own else error_of(each, rank)
+
+
+def what_runs(plan: Plan) -> str:
+    """Return a text that is the same for plans under which the same runs: figures are each rank's own."""
+    plain = Segment(calls=("",))
+    figures = {name: getattr(plain, name) for name in FIGURES}
+    every = [msgspec.structs.replace(segment, **figures) for segment in plan.segments]
+    return hashlib.sha256(repr(every).encode()).hexdigest()

@@ -142,9 +142,9 @@ def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Of
     road: Road | None = None
     if offload is not None:
         road = road_of(profile, offload)
-        alike = profile.copies is not None and profile.copies.tensors
-        notes = (*notes, NONE_ALIKE) if offload.is_shard and not alike else notes
-        found += sorted(moves_of(index, found, offload, road), key=lambda each: each.segment.until is not None)
+        moves = sorted(moves_of(index, found, offload, road), key=lambda each: each.segment.until is not None)
+        notes = (*notes, NONE_ALIKE) if offload.is_shard and not moves else notes
+        found += moves
     saving = (call for call in index.call_nodes[1:] if index.saves_of((call,)))
     refused = tuple((call, reason) for call in saving if (reason := index.reason((call,))))
     deadline.tell("%d candidates are stated as a problem", len(found))
