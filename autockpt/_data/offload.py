@@ -48,6 +48,7 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         boundary: patterns of calls that must be recomputed, each by itself, from a boundary that waits. FairScale's
             ``checkpoint_wrapper(module, offload_to_cpu=True)`` is one.
         ranks: of ``shard``, how many ranks have a part; 0 where that is not known yet.
+        group: of ``shard``, the name of the process group of these ranks; empty for that of the model's mesh.
 
     Raises:
         BudgetError: a rate is not above 0, the place is none, a time is below 0, or what calls save is to be in parts.
@@ -68,6 +69,7 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     saved: tuple[str, ...] = ()
     boundary: tuple[str, ...] = ()
     ranks: int = 0
+    group: str = ""
 
     def __post_init__(self) -> None:
         for rate in (self.write_rate, self.read_rate):
@@ -77,14 +79,20 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise BudgetError(f"move_seconds is a time of at least 0, and not {shown(self.move_seconds)}")
         if not self.where or len(self.where) > MOST_CHARACTERS or "\0" in self.where:
             raise BudgetError(f"offload says where tensors wait, 'host' or a folder, and not {shown(self.where)}")
-        if self.ranks < 0 or (self.ranks and not self.is_shard):
-            raise BudgetError(f"ranks={shown(self.ranks)} says how many have a part, with offload='shard' alone")
+        if self.ranks < 0 or ((self.ranks or self.group) and not self.is_shard):
+            told = f"ranks={shown(self.ranks)} and group={shown(self.group)}"
+            raise BudgetError(f"{told} say how many ranks have a part, and which, with offload='shard' alone")
         if self.is_shard and self.saved:
             raise BudgetError(f"offload='shard' keeps parts of boundaries alone, and saved={shown(self.saved)}")
 
     @classmethod
     def of(
-        cls, given: str | Offload, *, saved: str | Iterable[str] = (), boundary: str | Iterable[str] = ()
+        cls,
+        given: str | Offload,
+        *,
+        saved: str | Iterable[str] = (),
+        boundary: str | Iterable[str] = (),
+        group: object = "",
     ) -> Offload:
         """Read a place: ``"host"``, a folder or ``"shard"``, with a rate (``"host@25GB/s"``) and calls that must move.
 
@@ -92,6 +100,8 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             given: the place. Where it has no rate, one is measured by `apply`, or was in the profile, or is assumed.
             saved: patterns of calls of which what they save must wait.
             boundary: patterns of calls that must be recomputed, each by itself, from a boundary that waits.
+            group: with ``"shard"``, the process group of the ranks that share layers, or its name, for a model whose
+                parameters do not say it: its own code runs collectives.
 
         Returns:
             Where tensors wait.
@@ -108,7 +118,8 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         found = cls.read(given)
         if found is None:
             raise BudgetError("offload is None, so nothing can wait anywhere")
-        return msgspec.structs.replace(found, saved=patterns(saved), boundary=patterns(boundary))
+        name = str(getattr(group, "group_name", group))
+        return msgspec.structs.replace(found, saved=patterns(saved), boundary=patterns(boundary), group=name)
 
     @classmethod
     def read(cls, given: object, measured: Offload | None = None) -> Offload | None:

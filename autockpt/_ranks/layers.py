@@ -18,6 +18,7 @@ from torch import nn
 from .. import _torch_private as private
 from .._data.copies import CopiedTensors
 from .._data.errors import NotApplicable
+from .._data.offload import Offload
 from .._data.profile import Profile
 from .base import Ranks
 from .buckets import wrappers
@@ -30,7 +31,7 @@ NO_GROUP = PARTS + "This process has no process group: it trains by itself. Leav
 NOT_SHARED = (
     PARTS
     + "No parameter of {0} lies on several ranks in forward (DTensor, parallelize_module){1}, so nothing says which "
-    "ranks have the same boundaries. Leave offload= out."
+    "ranks have the same boundaries. Leave offload= out, or name them by Offload.of('shard', group=...)."
 )
 
 OWN_BATCH = ": under DistributedDataParallel and FSDP each rank has a batch of its own"
@@ -43,7 +44,10 @@ OTHER_RANKS = (
 )
 
 
-def refuse_no_parts(model: nn.Module) -> None:
+UNKNOWN = PARTS + "This process is in no process group of the name {0!r}."
+
+
+def refuse_no_parts(model: nn.Module, offload: Offload) -> None:
     """Refuse a model of whose boundaries ranks cannot keep parts, whatever shares its layers later.
 
     Raises:
@@ -51,21 +55,32 @@ def refuse_no_parts(model: nn.Module) -> None:
     """
     if not private.process_group():
         raise NotApplicable(NO_GROUP)
-    if (wrappers(model) or units(model)) and not speaks(model):
+    if offload.group and private.own_rank() not in _members(offload.group):
+        raise NotApplicable(UNKNOWN.format(offload.group))
+    if (wrappers(model) or units(model)) and not offload.group and not speaks(model):
         raise NotApplicable(NOT_SHARED.format(type(model).__name__, OWN_BATCH))
 
 
-def sharing_group(model: nn.Module, ranks: int = 0) -> str:
+def sharing_group(model: nn.Module, offload: Offload) -> str:
     """Return the name of the process group whose ranks share a model's layers.
 
     Args:
         model: the model.
-        ranks: how many they have to be; 0 for any number.
+        offload: says which group, or how many ranks, if anything does.
 
     Raises:
         NotApplicable: there is no such group, or more than one, or another number of ranks.
     """
-    refuse_no_parts(model)
+    refuse_no_parts(model, offload)
+    group, kind = offload.group or _of_meshes(model), type(model).__name__
+    found = len(_members(group))
+    if offload.ranks not in (0, found):
+        raise NotApplicable(OTHER_RANKS.format(offload.ranks, kind, found))
+    return group
+
+
+def _of_meshes(model: nn.Module) -> str:
+    """Return the name of the group of the mesh on which parameters lie in forward, too."""
     meshes = [parameter.device_mesh for _, parameter in speaking_parameters(model)]
     meshes += [mesh for unit in each_unit(model) for mesh in private.meshes_of_layers(unit)]
     kind = type(model).__name__
@@ -74,11 +89,13 @@ def sharing_group(model: nn.Module, ranks: int = 0) -> str:
     groups = {private.name_of_group(mesh) if mesh.ndim == 1 else "" for mesh in meshes}
     if len(groups) > 1 or "" in groups:
         raise NotApplicable(SEVERAL.format(kind, ", ".join(dict.fromkeys(map(str, meshes)))))
-    (group,) = groups
-    found = len(private.ranks_in(private.group_of(group)))
-    if ranks not in (0, found):
-        raise NotApplicable(OTHER_RANKS.format(ranks, kind, found))
-    return group
+    return groups.pop()
+
+
+def _members(group: str) -> list[int]:
+    """Return the ranks of a group; none where this process knows no group of that name."""
+    found = private.group_of(group)
+    return [] if found is None else private.ranks_in(found)
 
 
 def with_copies(profile: Profile, ranks: Ranks, group: str) -> Profile:
@@ -90,7 +107,7 @@ def with_copies(profile: Profile, ranks: Ranks, group: str) -> Profile:
         group: those of them that share layers with this one.
     """
     copies = CopiedTensors() if profile.copies is None else profile.copies
-    members = private.ranks_in(private.group_of(group))
+    members = _members(group)
     own = {call: [each for _, each in pairs] for call, pairs in copies.sums.items()}
     alike = ranks.agree({"sharing": members, "sums": own}, _alike)
     every = [*(each for call in profile.calls for each in call.arguments), *chain(*profile.functions.arguments)]

@@ -138,7 +138,7 @@ def stash_of(offload: Offload | None, model: torch.nn.Module) -> PlanStash:
     """
     where = HOST if offload is None else offload.where
     if offload is not None and offload.is_shard:
-        return PlanStash(where, sharing_group(model, offload.ranks))
+        return PlanStash(where, sharing_group(model, offload))
     for device in {parameter.device for parameter in model.parameters()}:
         refuse_no_way(where, device)
     return PlanStash(where)

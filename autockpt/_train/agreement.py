@@ -153,7 +153,9 @@ class Agreement:
         """
         if offload is None or not offload.is_shard:
             return profile, offload
-        group = sharing_group(model)
+        if not self.speaks:  # ranks plan each for itself, so that no group could gather
+            offload = msgspec.structs.replace(offload, group="")
+        group = sharing_group(model, offload)
         found = with_copies(profile, self._ranks, group)
         copies = CopiedTensors() if found.copies is None else found.copies
         offload = msgspec.structs.replace(offload, ranks=copies.ranks)

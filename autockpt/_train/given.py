@@ -65,7 +65,7 @@ def offload_for(model: torch.nn.Module, offload: str | Offload | None) -> Offloa
     if found is None:
         return None
     if found.is_shard:
-        refuse_no_parts(model)
+        refuse_no_parts(model, found)
         return found  # ranks measure together, as they make a plan
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     refuse_no_way(found.where, device)

@@ -121,7 +121,7 @@ def backwards(rank: int) -> dict[str, Any]:
 def chosen(rank: int) -> dict[str, Any]:
     """Ask for the lowest peak with parts and without, and for a budget in between."""
     plain = trained()["told"]
-    stays, parts = trained(budget="min", seconds=0.5), trained(budget="min", seconds=0.5, offload=FAST)
+    stays, parts = trained(budget="min", seconds=0.5), trained(budget="min", seconds=0.5, offload="shard")
     budget = (parts["plan"].peak_bytes + stays["plan"].peak_bytes) // 2
     found = {"stays": stays, "parts": parts, "between": trained(budget=budget, seconds=0.5, offload=FAST)}
     for each in found.values():
@@ -175,6 +175,7 @@ def refused(rank: int) -> dict[str, str]:
         "fsdp": _said(Shared(by="fsdp").wrap(writer(depth=1, width=WIDTH), []), budget="1GB", offload="shard"),
         "whole": _said(writer(depth=DEPTH, width=WIDTH), plan=by_hand(offload="shard")),
         "later": _said(writer(depth=1, width=WIDTH), budget="1GB", offload="shard"),
+        "another group": _said(model_of(), budget="1GB", offload=autockpt.Offload.of("shard", group="nobody")),
         "other ranks": _said(model_of(), plan=another),
     }
 
@@ -190,3 +191,90 @@ def rows(rank: int, *, sizes: Sequence[int]) -> list[bool]:
         stash.free(token)
         found.append(torch.equal(row, back))
     return found
+
+
+class Same(torch.autograd.Function):
+    """The same on all ranks; its gradient is the sum of theirs. As Megatron has it."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden.view_as(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _summed(gradient)
+
+
+class Sum(torch.autograd.Function):
+    """The sum of what ranks have; its gradient is the same on all."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor) -> torch.Tensor:
+        return _summed(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def _summed(tensor: torch.Tensor) -> torch.Tensor:
+    found = tensor.clone()
+    torch.distributed.all_reduce(found)
+    return found
+
+
+class Feeds(nn.Module):
+    """A feed-forward layer of which each rank has some columns, and the rows behind them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = nn.functional.gelu(self.up(Same.apply(self.norm(hidden))))  # type: ignore[no-untyped-call]
+        return hidden + nn.functional.dropout(Sum.apply(self.down(wide)), 0.1)  # type: ignore[no-untyped-call]
+
+
+class Chain(nn.Module):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.first, self.blocks = nn.Linear(width, width), nn.ModuleList(Feeds(width) for _ in range(depth))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(hidden)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return hidden
+
+
+def own_collectives(rank: int) -> dict[str, Any]:
+    """Train a model whose own code runs collectives: plainly, from boundaries, and from parts, by plans by hand."""
+    group = torch.distributed.distributed_c10d._get_default_group()
+    told = []
+    for offload in ("plain", None, autockpt.Offload.of("shard", group=group)):
+        torch.manual_seed(rank)
+        model = Chain(64, 3)
+        for parameter in model.first.parameters():
+            torch.distributed.broadcast(parameter.data, 0)
+        moves: Any = None if offload is None else "boundary"
+        segments = tuple(autockpt.Segment(calls=(f"blocks.{number}#0",), offload=moves) for number in range(3))
+        if offload != "plain":
+            autockpt.apply(model, plan=autockpt.Plan(segments=segments, offload=offload), check="always")  # type: ignore[arg-type]
+        for number in range(2):
+            torch.manual_seed(number)
+            model.zero_grad()
+            loss = model(torch.randn(32, 64)).square().mean()
+            loss.backward()
+            told.append(_gradients(model))
+    return {"same": told[:2] == told[2:4] == told[4:]}
+
+
+def four(rank: int) -> dict[str, Any]:
+    """Share layers over two ranks, and shards of them over two copies."""
+    shared = Shared(by="fsdp over tp")
+    plain = trained(shared=shared)["told"]
+    found = {
+        "stays": trained(budget="min", seconds=0.5, shared=shared),
+        "parts": trained(budget="min", seconds=0.5, offload=FAST, shared=shared),
+    }
+    return {**found, "same": all(each.pop("told") == plain for each in found.values())}

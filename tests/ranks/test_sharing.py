@@ -76,7 +76,20 @@ def test_where_nobody_has_parts(both: Both) -> None:
         assert "each rank has a batch of its own" in found["fsdp"]
         assert "No parameter of Writer lies on several ranks" in found["whole"]
         assert found["later"] == found["whole"]
+        assert "in no process group of the name 'nobody'" in found["another group"]
         assert "parts of boundaries on 4 ranks, and layers of Writer lie on 2" in found["other ranks"]
+
+
+@pytest.mark.sweep
+def test_four_ranks_that_share_layers_and_shards(four: Both) -> None:
+    for found in four("sharing.four"):
+        assert found["same"]
+        assert found["parts"]["plan"].peak_bytes < found["stays"]["plan"].peak_bytes - BOUNDARY_BYTES
+        assert found["parts"]["peaks"][-1] <= found["parts"]["plan"].peak_bytes <= 1.02 * found["parts"]["peaks"][-1]
+
+
+def test_a_model_whose_own_code_runs_collectives(both: Both) -> None:
+    assert both("sharing.own_collectives") == [{"same": True}] * 2
 
 
 def test_rows_of_any_number_of_bytes(both: Both) -> None:

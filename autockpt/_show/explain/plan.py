@@ -210,10 +210,8 @@ def _moved(rows: Sequence[SegmentRow], in_unit: Callable[[int], str], *, parts: 
         ]
         done, title = "moved", f"Moved off the device: {whole} in all; bytes of each, as predicted"
         if parts:
-            done, title = (
-                "in parts",
-                f"Left to other ranks: {whole} in all, gathered for replays; bytes of each, as predicted",
-            )
+            done = "in parts"
+            title = f"Left to other ranks: {whole} in all, gathered for replays; bytes of each, as predicted"
         yield PageTable(title=title, header=["segments", "calls", done, "bytes"], rows=table, elide="calls")
 
 
