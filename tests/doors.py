@@ -36,6 +36,7 @@ from autockpt._cuts.offers import offers
 from autockpt._cuts.revolve import fewest_runs, revolve
 from autockpt._data import files as data_files
 from autockpt._data import terminal
+from autockpt._data.copies import CopiedTensors
 from autockpt._data.devices import DEVICES, UnknownDevice
 from autockpt._data.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.devices import named as named_device

@@ -5,6 +5,7 @@ group.py     ranks that agree, through the store of their process group
 errors.py    errors of one rank, as the others raise them
 pipeline.py  stages of a pipeline, which cannot wait for each other as a step begins
 buckets.py   buckets of DistributedDataParallel
+layers.py    layers that ranks share (tensor parallelism): what they are given alike
 units.py     units of FSDP2: parameters at rest and gathered, and whose code gathers
 refuse.py    what does not go with several ranks yet, refused by name
 

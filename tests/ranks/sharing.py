@@ -121,7 +121,7 @@ def backwards(rank: int) -> dict[str, Any]:
 def chosen(rank: int) -> dict[str, Any]:
     """Ask for the lowest peak with parts and without, and for a budget in between."""
     plain = trained()["told"]
-    stays, parts = trained(budget="min", seconds=0.5), trained(budget="min", seconds=0.5, offload="shard")
+    stays, parts = trained(budget="min", seconds=0.5), trained(budget="min", seconds=0.5, offload=FAST)
     budget = (parts["plan"].peak_bytes + stays["plan"].peak_bytes) // 2
     found = {"stays": stays, "parts": parts, "between": trained(budget=budget, seconds=0.5, offload=FAST)}
     for each in found.values():
