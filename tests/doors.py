@@ -90,6 +90,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._batches.batch import Batch, Forward, batch_of
     from autockpt._batches.batch import Kind as BatchKind
     from autockpt._batches.headroom import enlarged
+    from autockpt._calls import checksum as checksums
     from autockpt._calls.checksum import COLUMNS as CHECKSUM_COLUMNS
     from autockpt._calls.checksum import all_same as all_checksums_same
     from autockpt._calls.checksum import checksum_of_saved, on_device
