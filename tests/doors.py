@@ -35,6 +35,7 @@ from autockpt._cuts.offers import offers
 from autockpt._cuts.revolve import fewest_runs, revolve
 from autockpt._data import files as data_files
 from autockpt._data import terminal
+from autockpt._data.copies import CopiedTensors
 from autockpt._data.devices import DEVICES, UnknownDevice
 from autockpt._data.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.devices import named as named_device
@@ -89,6 +90,11 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._batches.batch import Batch, Forward, batch_of
     from autockpt._batches.batch import Kind as BatchKind
     from autockpt._batches.headroom import enlarged
+    from autockpt._calls import checksum as checksums
+    from autockpt._calls.checksum import COLUMNS as CHECKSUM_COLUMNS
+    from autockpt._calls.checksum import all_same as all_checksums_same
+    from autockpt._calls.checksum import checksum_of_saved, on_device
+    from autockpt._calls.checksum import same as same_checksum
     from autockpt._calls.layout import bytes_of, is_dense, span_bytes
     from autockpt._calls.names import function_name
     from autockpt._calls.unrepeatable import why_unrepeatable
@@ -100,10 +106,6 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._check.verify.outcome import compare as compare_outcomes
     from autockpt._compare import check as compare_check
     from autockpt._compare.checks import Checking, ReplayChecks
-    from autockpt._compare.checksum import COLUMNS as CHECKSUM_COLUMNS
-    from autockpt._compare.checksum import all_same as all_checksums_same
-    from autockpt._compare.checksum import checksum_of_saved, on_device
-    from autockpt._compare.checksum import same as same_checksum
     from autockpt._device import AllocatorTape, Clock, Device, HostClock, device_of, planned_device, rounded
     from autockpt._device import Event as AllocatorEvent
     from autockpt._device import clock as device_clock
@@ -145,6 +147,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._ranks import One, ranks_of
     from autockpt._ranks import group as rank_group
     from autockpt._ranks import refuse as ranks_refuse
+    from autockpt._ranks.by_hand import what_runs
     from autockpt._record import alive, in_place, recorder, timing
     from autockpt._record import build as record_build
     from autockpt._record.fake import RooflineClock
@@ -164,6 +167,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.memory import HostMemory, pageable
     from autockpt._stash.memory import Room as HostRoom
     from autockpt._stash.memory import room as host_room
+    from autockpt._stash.shard import ShardStash
     from autockpt._stash.spilled_step import SpilledStep
     from autockpt._tables.lifetimes import Lifetimes, lifetimes
     from autockpt._train import agreement

@@ -5,5 +5,6 @@ names.py         the name of a torch function in plans and profiles
 contents.py      what the Python objects around them hold: found, compared, put back
 failing.py       errors of the user's own code, told with what it ran on
 layout.py        how a tensor's elements lie in memory, and the bytes there
+checksum.py      what is kept of a tensor's bytes to compare others with
 unrepeatable.py  modules in which torch does something that no replay can see
 """

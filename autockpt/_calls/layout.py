@@ -35,6 +35,12 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return empty.set_(tensor.untyped_storage(), begin, (span_bytes(tensor),), (1,))
 
 
+def row_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor's whole storage, in place, as a tensor."""
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
+
+
 def bytes_now(tensor: torch.Tensor) -> bytes:
     """Return a copy of a tensor's bytes, gaps between its elements too; nothing is allocated on the device."""
     host = tensor if tensor.is_cpu else flat(tensor).cpu()  # has to live until its bytes are read

@@ -186,7 +186,8 @@ class _Buckets:
     """The buckets of every DistributedDataParallel that Python does not see.
 
     DDP rebuilds its buckets once: the old ones are freed unseen, and the profiler sees the new ones. If Python saw a
-    collective on them, as in a recorded step, they are among the flat tensors alive, and count like all others.
+    collective on them, as in a recorded step, they are among the flat tensors alive, and count like all others. So do
+    those in which gradients lie: where `zero_grad` has taken the gradients away they still have their Python objects.
 
     Attributes:
         stood_bytes: bytes of the buckets that were alive as the step began.
@@ -206,12 +207,25 @@ class _Buckets:
                 unseen[wrapper] = 0
                 for size in seen:
                     flat.remove(size)
+            elif wrapper.gradient_as_bucket_view and n_bytes == _let_go_bytes(wrapper, tensors):
+                unseen[wrapper] = 0
         self._waiting = {each: size for each, size in unseen.items() if not private.has_rebuilt_buckets(each)}
         self.stood_bytes = sum(unseen.values())
 
     def gone_bytes(self) -> int:
         """Return the bytes of the buckets that were freed since, as a forward rebuilt them."""
         return sum(size for wrapper, size in self._waiting.items() if private.has_rebuilt_buckets(wrapper))
+
+
+def _let_go_bytes(wrapper: DistributedDataParallel, tensors: Sequence[torch.Tensor]) -> int:
+    """Return the bytes of the storages of tensors like a wrapper's gradients that nothing in Python refers to."""
+    shapes = {each.shape for each in wrapper.parameters() if each.requires_grad}
+    found = [each for each in tensors if each.shape in shapes and not each.requires_grad and private.storage_key(each)]
+    ours, held = {id(tensors), id(found)}, set[int]()
+    for each in gc.get_referrers(*found):  # an optimizer's state is like gradients too
+        held.update(map(id, gc.get_referents(each)) if id(each) not in ours else ())
+    storages = each_storage((each for each in found if id(each) not in held), "cpu").values()
+    return sum(each.untyped_storage().nbytes() for each in storages)
 
 
 def _flat_sizes(tensors: Sequence[torch.Tensor]) -> list[int]:

@@ -2,6 +2,7 @@
 
 budget    ── recomputing alone reaches it ──▶ that plan, and moves beside the computing in place of some of it
           ── it does not, or the lowest peak ──▶ moves for which the step waits are candidates too; then the same
+parts on several ranks: with those moves as well, and the cheaper plan
 """
 
 from __future__ import annotations
@@ -37,13 +38,17 @@ def choose_moves(
     if asked.goal.budget_bytes is not None and not pinned:
         with contextlib.suppress(Infeasible):
             best = search(candidates.staying(), later.share(0.6))
-    if best is None or asked.solver not in SEARCHING:
+    # What waits in parts may be cheaper than to recompute more; a file never is.
+    shard = candidates.offload is not None and candidates.offload.is_shard
+    found = [] if best is None else [best]
+    if best is None or shard or asked.solver not in SEARCHING:
         waiting = candidates.waiting()
-        solution = waiting.judged(search(waiting, later.share(0.5)))
-        if best is None and solution.status.value != "optimal" and not pinned:
+        with contextlib.suppress(*((Infeasible, TooCostly) if best is not None else ())):
+            found.append(waiting.judged(search(waiting, later.share(0.5))))
+        if best is None and found[0].status.value != "optimal" and not pinned:
             with contextlib.suppress(Infeasible, TooCostly):  # with fewer candidates it gets further
-                best = search(candidates.staying(), later.share(0.5))
-        best = solution if best is None else min(solution, best, key=lambda each: _worth(each, asked))
+                found.append(search(candidates.staying(), later.share(0.5)))
+    best = min(found, key=lambda each: _worth(each, asked))
     if asked.solver not in SEARCHING or (best.status.value == "optimal" and not best.recompute_seconds):
         return candidates, best
     budget_bytes = asked.goal.budget_bytes or best.peak_bytes

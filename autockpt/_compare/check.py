@@ -8,6 +8,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from .. import _torch_private
+from .._calls.checksum import Checksum, Places, all_same, checksum_of_saved
 from .._data.errors import ReplayError
 from .._frames.around import NUMPY, PYTHON, Generator
 from .._frames.frame import Descends, Frame, MemberCall
@@ -15,7 +16,6 @@ from .._frames.held import Changed
 from .._frames.replay import Replay
 from .._frames.slots import Slot
 from .._stash.base import SpilledTensor
-from .checksum import Checksum, Places, all_same, checksum_of_saved
 from .expected import CopiedNumbers, Expected, expected_in, kept
 from .findings import Findings
 from .unwritten import Remade, attentions, is_unwritten

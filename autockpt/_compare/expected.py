@@ -7,11 +7,11 @@ import weakref
 from torch import Tensor
 
 from .. import _torch_private
+from .._calls.checksum import Checksum, Places, checksum_of_saved
 from .._data.errors import ReplayError
 from .._frames.held import check_unchanged
 from .._frames.slots import Slot
 from .._stash.base import SpilledTensor
-from .checksum import Checksum, Places, checksum_of_saved
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 

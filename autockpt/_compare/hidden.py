@@ -18,11 +18,11 @@ from typing import TypeAlias
 import torch
 
 from .. import _torch_private
+from .._calls.checksum import Checksum, checksum_of, same
 from .._calls.contents import Contents
 from .._calls.layout import bytes_now, put_bytes, told_by_bytes
 from .._calls.values import kept_whole
 from .._frames.frame import MemberCall
-from .checksum import Checksum, checksum_of, same
 
 MOST_SUMMED_BYTES = 2**28
 """Tensors in attributes, closures and globals are checked from the smallest on, up to so many bytes in all."""

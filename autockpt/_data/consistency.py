@@ -116,6 +116,9 @@ def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
         yield from ((what, name, [getattr(row, name) for row in rows]) for name in names)
     if step.world is not None:
         yield "the world", "reads", [step.world.gathered, step.world.reduced]
+    if step.copies is not None:
+        summed = [tensor for pairs in step.copies.sums.values() for tensor, _ in pairs]
+        yield "the copies", "tensor", [*summed, *step.copies.tensors]
     for each in step.refusals:
         yield "refusals", OF_REFUSALS.get(each.what, "function"), [each.index]
 

@@ -16,11 +16,17 @@ from .keys import patterns
 HOST = "host"
 """The host's memory, for tensors of a device; anything else is a folder."""
 
+SHARD = "shard"
+"""No other place: of what all ranks have that share layers each keeps a part. They gather the parts before a replay."""
+
 ASSUMED_HOST_RATE = 25e9
 """Bytes a second that a copy to the host and back is taken to reach where nothing was measured: PCIe 4.0, 16 lanes."""
 
 ASSUMED_FOLDER_RATE = 1e9
 """The same for a file."""
+
+ASSUMED_SHARD_RATE = 50e9
+"""The same for parts of several ranks, which they gather: a share of what NVLink carries."""
 
 ASSUMED_MOVE_SECONDS = 1e-4
 """What a tensor takes there and back besides its bytes, where nothing was measured."""
@@ -32,7 +38,8 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Where tensors wait, and the rates that plans price the way there and back with.
 
     Attributes:
-        where: ``host``, or a folder, which takes a file without a name.
+        where: ``host``, or a folder, which takes a file without a name; or ``shard``, which is no place: of a boundary
+            that ranks have alike (tensor parallelism) each keeps a part, and they gather all parts for the replay.
         write_rate: bytes a second on the way there.
         read_rate: bytes a second on the way back.
         move_seconds: what each tensor takes besides, both ways together.
@@ -41,9 +48,11 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         saved: patterns of calls of which what they save must wait, as those of ``keep=`` in `apply`.
         boundary: patterns of calls that must be recomputed, each by itself, from a boundary that waits. FairScale's
             ``checkpoint_wrapper(module, offload_to_cpu=True)`` is one.
+        ranks: of ``shard``, how many ranks have a part; 0 where that is not known yet.
+        group: of ``shard``, the name of the process group of these ranks; empty for that of the model's mesh.
 
     Raises:
-        BudgetError: a rate is not above 0, the place is none, or a time is below 0.
+        BudgetError: a rate is not above 0, the place is none, a time is below 0, or what calls save is to be in parts.
         PinError: a pattern is no text.
 
     Example:
@@ -60,6 +69,8 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     assumed: bool = False
     saved: tuple[str, ...] = ()
     boundary: tuple[str, ...] = ()
+    ranks: int = 0
+    group: str = ""
 
     def __post_init__(self) -> None:
         for rate in (self.write_rate, self.read_rate):
@@ -69,6 +80,11 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise BudgetError(f"move_seconds is a time of at least 0, and not {shown(self.move_seconds)}")
         if not self.where or len(self.where) > MOST_CHARACTERS or "\0" in self.where:
             raise BudgetError(f"offload says where tensors wait, 'host' or a folder, and not {shown(self.where)}")
+        if self.ranks < 0 or ((self.ranks or self.group) and not self.is_shard):
+            told = f"ranks={shown(self.ranks)} and group={shown(self.group)}"
+            raise BudgetError(f"{told} say how many ranks have a part, and which, with offload='shard' alone")
+        if self.is_shard and self.saved:
+            raise BudgetError(f"offload='shard' keeps parts of boundaries alone, and saved={shown(self.saved)}")
 
     @classmethod
     def of(
@@ -77,13 +93,16 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         *,
         saved: str | Iterable[str] = (),
         boundary: str | Iterable[str] = (),
+        group: object = "",
     ) -> Offload:
-        """Read a place: ``"host"``, or a folder; either with a rate, ``"host@25GB/s"``, and with calls that must move.
+        """Read a place: ``"host"``, a folder or ``"shard"``, with a rate (``"host@25GB/s"``) and calls that must move.
 
         Args:
             given: the place. Where it has no rate, one is measured by `apply`, or was in the profile, or is assumed.
             saved: patterns of calls of which what they save must wait.
             boundary: patterns of calls that must be recomputed, each by itself, from a boundary that waits.
+            group: with ``"shard"``, the process group of the ranks that share layers, or its name, for a model whose
+                parameters do not say it: its own code runs collectives.
 
         Returns:
             Where tensors wait.
@@ -100,7 +119,8 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         found = cls.read(given)
         if found is None:
             raise BudgetError("offload is None, so nothing can wait anywhere")
-        return msgspec.structs.replace(found, saved=patterns(saved), boundary=patterns(boundary))
+        name = str(getattr(group, "group_name", group))
+        return msgspec.structs.replace(found, saved=patterns(saved), boundary=patterns(boundary), group=name)
 
     @classmethod
     def read(cls, given: object, measured: Offload | None = None) -> Offload | None:
@@ -118,7 +138,11 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         found = given if isinstance(given, Offload) else cls._parsed(given)
         if measured is None or not found.assumed or measured.where != found.where:
             return found
-        return msgspec.structs.replace(measured, saved=found.saved, boundary=found.boundary)
+        return measured.like(found)
+
+    def like(self, given: Offload) -> Offload:
+        """Return the same with the calls that must move in another."""
+        return msgspec.structs.replace(self, saved=given.saved, boundary=given.boundary)
 
     @classmethod
     def _parsed(cls, given: object) -> Offload:
@@ -126,15 +150,15 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             given = os.fspath(given)
         if not isinstance(given, str):
             raise BudgetError(
-                f"offload is {shown(given)}; give 'host', a folder such as '/scratch', or one of them with its rate: "
-                "'host@25GB/s'"
+                f"offload is {shown(given)}; give 'host', a folder such as '/scratch', 'shard', or one of them with "
+                "its rate: 'host@25GB/s'"
             )
         where, at, rate = given.rpartition("@")
-        if at and (rate.strip().endswith("/s") or where.strip().lower() == HOST):
+        if at and (rate.strip().endswith("/s") or where.strip().lower() in (HOST, SHARD)):
             each = _rate(given, rate.strip())
             return cls(where=_place(where), write_rate=each, read_rate=each)
         place = _place(given)
-        assumed = ASSUMED_HOST_RATE if place == HOST else ASSUMED_FOLDER_RATE
+        assumed = {HOST: ASSUMED_HOST_RATE, SHARD: ASSUMED_SHARD_RATE}.get(place, ASSUMED_FOLDER_RATE)
         return cls(where=place, write_rate=assumed, read_rate=assumed, assumed=True)
 
     @property
@@ -148,6 +172,15 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Whether tensors wait in the host's memory, and not in a folder."""
         return self.where == HOST
 
+    @property
+    def is_shard(self) -> bool:
+        """Whether ranks keep parts, so that nothing leaves the device."""
+        return self.where == SHARD
+
+    def staying_bytes(self, n_bytes: int) -> int:
+        """Return how many bytes of a storage stay on the device while it waits."""
+        return -(-n_bytes // self.ranks) if self.ranks else 0
+
     def seconds(self, n_bytes: int, tensors: int) -> float:
         """Return how long so many bytes of so many tensors take there and back."""
         return n_bytes / self.write_rate + n_bytes / self.read_rate + tensors * self.move_seconds
@@ -156,11 +189,14 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Where to and how fast, for people."""
         write, read = (f"{format_bytes(round(rate))}/s" for rate in (self.write_rate, self.read_rate))
         place = "the host" if self.is_host else f"a file in {self.where}"
+        if self.is_shard:
+            place = f"parts on {self.ranks} ranks" if self.ranks else "parts on the ranks that share layers"
         return f"{place} ({write} there, {read} back{', measured' if self.measured else ''})"
 
 
 def _place(given: str) -> str:
-    return HOST if given.strip().lower() == HOST else given
+    told = given.strip().lower()
+    return told if told in (HOST, SHARD) else given
 
 
 def _rate(given: str, rate: str) -> float:

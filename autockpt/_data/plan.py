@@ -49,8 +49,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         freed_bytes: predicted bytes of activations that keeping the segment would hold and recomputing it drops.
         boundary_bytes: predicted bytes that must stay alive so that it can be recomputed.
         kept_bytes: predicted bytes that its units leave alive besides.
-        offload: what of it waits off the device from forward to backward: its ``boundary``, where it is recomputed; or
-            what its one call ``saved``, which then is not. None for nothing.
+        offload: what of it waits off the device, or in parts on several ranks, from forward to backward: its
+            ``boundary``, where it is recomputed; or what its one call ``saved``, which then is not. None for nothing.
         until: call at whose end, in forward, that has left the device, and as whose backward begins it comes back: it
             is copied beside the computing. None where the step waits for the copies.
         moved_bytes: predicted bytes that do.
@@ -72,6 +72,10 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     offload: Literal["boundary", "saved"] | None = None
     until: CallKey | None = None
     moved_bytes: Bytes = 0
+
+
+FIGURES = ("recompute_seconds", "freed_bytes", "boundary_bytes", "kept_bytes", "moved_bytes")
+"""The fields of a segment that are predicted, and do not say what runs."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,6 +141,8 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
                 raise InvalidFile("a segment of the plan has no calls")
             if segment.until is not None and segment.offload is None:
                 raise InvalidFile(f"the segment of {shown(segment.calls[0])} says until when, and moves nothing")
+            if self.offload is not None and self.offload.is_shard and (segment.until or segment.offload == "saved"):
+                raise InvalidFile(f"offload='shard' keeps parts of boundaries alone: not so {shown(segment.calls[0])}")
             if segment.offload == "saved" and (len(segment.calls) > 1 or segment.keep or segment.skip):
                 raise InvalidFile(
                     f"the segment of {shown(segment.calls[0])} moves what its calls save: it is one call, without units"

@@ -66,11 +66,12 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         world: the ranks on one of which it is, where it was recorded without the others.
         offload: how fast tensors of the device get to the host and back, where that was measured; None elsewhere, and
             in older files.
+        copies: what calls were given on several ranks alike, where ranks share layers (tensor parallelism).
         notes: what could not be seen or put back, in words.
     """
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
-    RARE: ClassVar[tuple[str, ...]] = ("world",)
+    RARE: ClassVar[tuple[str, ...]] = ("world", "copies")
 
     def __post_init__(self) -> None:
         validate(self)

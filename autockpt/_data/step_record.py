@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from .amounts import Bytes, Seconds
+from .copies import CopiedTensors
 from .files import Stored
 from .offload import Offload
 from .tables import (
@@ -53,6 +54,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
     world: World | None = None
     offload: Offload | None = None
+    copies: CopiedTensors | None = None
     notes: tuple[str, ...] = ()
 
     def forward_until(self, tick: int) -> int:

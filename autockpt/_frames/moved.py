@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import _torch_private
-from .._calls.layout import span_bytes, told_by_bytes
+from .._calls.layout import row_of, span_bytes, told_by_bytes
 from .._stash.base import Stash
 from .._stash.overlap import OverlappedStash, Sent
 from .._stash.plan_stash import send
@@ -38,9 +38,7 @@ class MovedStorage:
     __slots__ = ("__weakref__", "_back", "_waits")
 
     def __init__(self, stash: Stash | OverlappedStash, tensor: Tensor, underway: list[Sent] | None) -> None:
-        storage = tensor.untyped_storage()
-        row = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
-        self._waits = send(stash, row, tensor, underway)
+        self._waits = send(stash, row_of(tensor), tensor, underway)
         self._back: Tensor | None = None
 
     def bring_back(self) -> Tensor:

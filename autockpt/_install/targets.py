@@ -11,13 +11,12 @@ from torch import nn
 from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
-from .._data.offload import HOST
 from .._data.plan import Plan, Segment
 from .._frames.table import Place, Replayers, Table
 from .._frames.unit import PlannedUnits, Wanted
 from .._frames.unplanned import UnplannedCalls
 from .._nested.parts import InParts
-from .._stash.plan_stash import PlanStash, refuse_no_way
+from .._stash.plan_stash import PlanStash, stash_of
 from ..solvers.units import listed
 from .modules import attributes_inside, buffers_inside, has_forward, is_pythons, nearest
 
@@ -55,26 +54,13 @@ def table_of(
         names={name_of(key) for key in map(_call_of, targets.members)},
         replayers=replayers,
         unplanned=UnplannedCalls(known),
-        stash=_stash(model, plan),
+        stash=stash_of(plan.offload, model) if any(segment.offload for segment in plan.segments) else PlanStash(),
         ends=frozenset(place.until for place in targets.members.values() if place.until is not None),
         around={number: InParts for number, segment in enumerate(plan.segments) if segment.cuts or segment.inner},
     )
     wanted = {"", *table.parents, *table.names, *units.inside, *targets.children, *unplanned, *map(name_of, table.ends)}
     wanted |= targets.deep
     return table, {name: targets.modules[name] for name, *_ in targets.aliases.values() if name in wanted}
-
-
-def _stash(model: nn.Module, plan: Plan) -> PlanStash:
-    """Return the stash that holds the tensors which a plan moves.
-
-    Raises:
-        NotApplicable: tensors cannot be moved there.
-    """
-    where = HOST if plan.offload is None else plan.offload.where
-    if any(segment.offload for segment in plan.segments):
-        for device in {parameter.device for parameter in model.parameters()}:
-            refuse_no_way(where, device)
-    return PlanStash(where)
 
 
 class _Targets:

@@ -7,6 +7,7 @@ circles.py   ranks that wait for each other in groups that overlap
 errors.py    errors of one rank, as the others raise them
 pipeline.py  stages of a pipeline, which cannot wait for each other as a step begins
 buckets.py   buckets of DistributedDataParallel
+layers.py    layers that ranks share (tensor parallelism): what they are given alike
 units.py     units of FSDP2: parameters at rest and gathered, and whose code gathers
 refuse.py    what does not go with several ranks yet, refused by name
 

@@ -10,21 +10,29 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from torch import nn
 
 from .. import __version__
 from .. import _torch_private as private
-from .._data.plan import Plan
+from .._data.plan import FIGURES, Plan, Segment
 from . import One, ranks_of
 from .base import Ranks
 from .errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
 from .units import speaks
 
 
-def digest(plan: Plan) -> str:
-    """Return what is the same for two plans whose replays run the same calls, whatever each rank predicts of them."""
-    replays = [(each.calls, each.keep, each.skip, each.cuts) for each in plan.segments]
-    return hashlib.sha256(repr(replays).encode()).hexdigest()
+def what_runs(plan: Plan) -> str:
+    """Return a text that is the same for plans under which the same runs: figures are each rank's own."""
+    return hashlib.sha256(repr([*map(_without_figures, plan.segments)]).encode()).hexdigest()
+
+
+def _without_figures(segment: Segment) -> Segment:
+    inner = tuple(map(_without_figures, segment.inner))
+    return msgspec.structs.replace(segment, inner=inner, **{name: getattr(_PLAIN, name) for name in FIGURES})
+
+
+_PLAIN = Segment(calls=("",))
 
 
 def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Callable[[], object]) -> Plan:
@@ -48,7 +56,7 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
     said: dict[str, Any] = {}
     try:
         put = put_on()
-        said = {"asked": {PLAN: f"of {len(put.segments)} segments ({digest(put)[:8]})", "version": __version__}}
+        said = {"asked": {PLAN: f"of {len(put.segments)} segments ({what_runs(put)[:8]})", "version": __version__}}
     except Exception as error:  # whatever it is, the others must not wait for this rank
         own, said = error, plain_error(error, "was given a plan")
     except BaseException as error:

@@ -9,6 +9,7 @@ held.py          one stash for several steps
 file.py          a temporary file
 host.py          memory of the host
 overlap.py       the same for what a plan moves, copied beside the computing
+shard.py         a part on each of several ranks that have the same
 memory.py        which memory: pinned as long as enough is left to others, then pageable
 arenas.py        a space of bytes in a few rows of memory
 free_list.py     which bytes of a space are free

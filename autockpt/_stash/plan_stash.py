@@ -12,13 +12,15 @@ import torch
 
 from .. import _torch_private as private
 from .._data.errors import NotApplicable
-from .._data.offload import HOST, Offload
+from .._data.offload import HOST, SHARD, Offload
 from .._device import device_of
+from .._ranks.layers import sharing_group
 from . import open_stash
 from .base import NoRoom, SpilledTensor, Stash
 from .file import FileStash
 from .memory import HostMemory, pageable
 from .overlap import OverlappedStash, Sent
+from .shard import ShardStash
 
 MEASURED_BYTES = 1 << 24
 """Moved there and back to see how fast that is."""
@@ -34,16 +36,17 @@ class PlanStash:
     """Opens the stash of each device as its first tensor comes. A copy of it opens its own.
 
     Args:
-        where: ``host``, or a folder.
+        where: ``host``, a folder, or ``shard``.
+        group: for ``shard``, the name of the process group whose ranks keep parts.
     """
 
-    def __init__(self, where: str = HOST) -> None:
-        self._where = where
+    def __init__(self, where: str = HOST, group: str = "") -> None:
+        self._where, self._group = where, group
         self._open: dict[str, Stash | OverlappedStash] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return PlanStash, (self._where,)
+        return PlanStash, (self._where, self._group)
 
     def of(self, device: torch.device) -> Stash | OverlappedStash:
         """Return the stash for tensors of a device.
@@ -57,6 +60,8 @@ class PlanStash:
             return self._open[device.type]
 
     def _opened(self, device: torch.device) -> Stash | OverlappedStash:
+        if self._where == SHARD:
+            return ShardStash(self._group)
         if self._where != HOST:
             return FileStash(self._where)
         lanes = device_of(device).lanes()
@@ -125,13 +130,31 @@ def rates_of(device: torch.device, room_bytes: int) -> Offload | None:
     return None
 
 
-def with_measured_rates(offload: Offload, device: torch.device, most_bytes: int = MEASURED_BYTES) -> Offload:
+def stash_of(offload: Offload | None, model: torch.nn.Module) -> PlanStash:
+    """Return the stash of a plan that moves tensors of a model there.
+
+    Raises:
+        NotApplicable: they cannot be moved there.
+    """
+    where = HOST if offload is None else offload.where
+    if offload is not None and offload.is_shard:
+        return PlanStash(where, sharing_group(model, offload))
+    for device in {parameter.device for parameter in model.parameters()}:
+        refuse_no_way(where, device)
+    return PlanStash(where)
+
+
+def with_measured_rates(
+    offload: Offload, device: torch.device, most_bytes: int = MEASURED_BYTES, *, group: str = ""
+) -> Offload:
     """Return where tensors may wait, with the rates that copies of so many bytes reach now; takes some 50 ms.
+
+    With a `group`, all its ranks call this.
 
     Raises:
         NoRoom: nothing can wait there.
     """
-    stash = PlanStash(offload.where).of(device)
+    stash = PlanStash(offload.where, group).of(device)
     few = sum(_seconds(stash, FEW_BYTES, device))
     try:
         size, (write, read) = most_bytes, _seconds(stash, most_bytes, device)

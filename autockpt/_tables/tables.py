@@ -9,6 +9,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from .._data.tables import ArgumentRecord, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
+from .._watch.copies import copies_of
 from .._watch.marks import Sources
 from .attributes import at_attributes
 from .flow import Flow, Span
@@ -33,6 +34,7 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
     timed = _function_seconds(flow, calls, alike, seconds.at)
     return {
         "calls": calls,
+        "copies": copies_of(flow.run.calls, [span.first.storages for span in flow.calls]),
         "functions": _functions(flow, found, timed, calls),
         "ops": _ops(flow, ops, _op_seconds(flow, row_of, alike, timed, seconds.ops)),
         "tensors": TensorTable(

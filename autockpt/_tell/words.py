@@ -116,6 +116,8 @@ def _moved(plan: Plan) -> str:
         what.append(f"{boundaries} {'boundary' if boundaries == 1 else 'boundaries'}")
     n_bytes = sum(segment.moved_bytes for segment in moving)
     size = f"{format_like(n_bytes, plan.goal.budget if plan.goal else None)} " if n_bytes else ""
+    if plan.offload is not None and plan.offload.is_shard:
+        return f"and {size}left to other ranks: parts of {what[-1]}"
     place = "host" if plan.offload is None or plan.offload.is_host else plan.offload.where
     return f"and {size}moved to {place}: {', '.join(what)}"
 

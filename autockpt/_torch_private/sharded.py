@@ -242,6 +242,30 @@ def lies_on_several(unit: Any) -> bool:
     return any(each.is_dtensor for group in param_groups(unit) for each in group.fsdp_params)
 
 
+def meshes_of_layers(unit: Any) -> list[Any]:
+    """Return the meshes on which parameters of a unit lie while they are gathered, too."""
+    every = [each for group in param_groups(unit) for each in group.fsdp_params if each.is_dtensor]
+    specs = (getattr(each, "_unsharded_dtensor_spec", None) or each._tp_spec for each in every)  # torch 2.11 has this
+    return [each.mesh for each in specs]
+
+
+def name_of_group(mesh: Any) -> str:
+    """Return the name of the process group of a mesh of one dimension: the same on all ranks."""
+    return str(mesh.get_group().group_name)
+
+
+def group_of(name: str) -> Any:
+    """Return the process group of a name; None where there is none."""
+    distributed: Any = torch.distributed.distributed_c10d
+    return next((group for group, each in distributed._world.pg_names.items() if each == name), None)
+
+
+def gather_parts(whole: Tensor, part: Tensor, group: str) -> None:
+    """Gather the parts that ranks have into `whole`, in their order; all ranks of the group call this."""
+    run: Any = getattr(torch.distributed, "all_gather_single", None)  # torch 2.12 and before have the other name
+    (run or torch.distributed.all_gather_into_tensor)(whole, part, group=group_of(group))
+
+
 def has_rebuilt_buckets(wrapper: torch.nn.parallel.DistributedDataParallel) -> bool:
     """Whether the buckets of DistributedDataParallel were laid out anew, as they are once, in its second step."""
     return wrapper._has_rebuilt_buckets

@@ -19,16 +19,23 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
+import msgspec
+import torch
 from torch import nn
 
 from .. import __version__
+from .._data.copies import CopiedTensors
 from .._data.errors import NotApplicable
 from .._data.files import decode, encode
+from .._data.offload import Offload
 from .._data.plan import Plan
+from .._data.profile import Profile
 from .._ranks import One, Parted, Ranks, ranks_of
-from .._ranks.by_hand import digest
+from .._ranks.by_hand import what_runs
 from .._ranks.errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
+from .._ranks.layers import sharing_group, with_copies
 from .._ranks.units import speaks
+from .._stash.plan_stash import MEASURED_BYTES, with_measured_rates
 from ..solvers.errors import AutockptError
 from .known import Ready
 from .request import Request
@@ -104,7 +111,7 @@ class Agreement:
         if self._request.strict:
             raise NotApplicable(STRICT.format(len(self._ranks.members)))
         self._own = failed
-        segments = "" if under is None or not self.speaks else digest(under)
+        segments = "" if under is None or not self.speaks else what_runs(under)
         value = {"able": able, "asked": self._asked(), "under": segments, "refused": dict(refused)}
         value |= {} if failed is None else plain_error(failed, "trained")
         try:
@@ -131,6 +138,36 @@ class Agreement:
         self._ranks.agree(said, self._raise_first)
         assert found is not None
         return found
+
+    def sharing(
+        self, model: nn.Module, profile: Profile, offload: Offload | None, device: torch.device
+    ) -> tuple[Profile, Offload | None]:
+        """Return a recorded step with what ranks have alike in it, and how fast the slowest of them gathers that.
+
+        Args:
+            model: the model.
+            profile: the step on this rank.
+            offload: what was asked for; nothing is done unless that is parts on several ranks.
+            device: the device that it trains on.
+
+        Raises:
+            NotApplicable: no ranks share layers of the model; on all.
+        """
+        if offload is None or not offload.is_shard:
+            return profile, offload
+        if not self.speaks:  # ranks plan each for itself, so that no group could gather
+            offload = msgspec.structs.replace(offload, group="")
+        group = sharing_group(model, offload)
+        found = with_copies(profile, self._ranks, group)
+        copies = CopiedTensors() if found.copies is None else found.copies
+        offload = msgspec.structs.replace(offload, ranks=copies.ranks)
+        most_bytes = max((found.tensors.bytes[tensor] for tensor in copies.tensors), default=0)
+        if not offload.assumed or not most_bytes:
+            return found, offload
+        own = with_measured_rates(offload, device, min(most_bytes, MEASURED_BYTES), group=group)
+        times = [1 / own.write_rate, 1 / own.read_rate, own.move_seconds]
+        write, read, few = self._ranks.agree(times, lambda every: [*map(max, zip(*every, strict=True))])
+        return found, msgspec.structs.replace(own, write_rate=1 / write, read_rate=1 / read, move_seconds=few)
 
     def plan(self, need_bytes: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:
         """Return a first plan for the step that begins; if replays speak, also any later one.
@@ -200,6 +237,7 @@ class Agreement:
             "seconds": str(request.seconds),
             "pins": ", ".join(map(str, request.pins)) or "none",
             "inputs": "given" if self.given else "not given",
+            "offload": "" if request.offload is None else request.offload.where,
         }
 
     def _agreed(self, every: Sequence[Mapping[str, Any]]) -> Next:

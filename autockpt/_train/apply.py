@@ -99,9 +99,10 @@ def apply(
             with a warning. Later, ``"sampled"`` compares one segment per step in turn, for about 1 % of the step's
             time, and ``"always"`` compares all. If a replay differs then, backward raises `ReplayError`.
         offload: where tensors may wait off the device from forward to backward, if moving them is cheaper than
-            recomputing them: ``"host"`` for a model on a device, a folder for one on a CPU. The speed is measured now,
-            or given: ``"host@25GB/s"``. `Offload.of` also names calls that must move. With a plan that moves tensors:
-            where they wait. None for nowhere.
+            recomputing them: ``"host"`` for a model on a device, a folder for one on a CPU. ``"shard"`` instead, under
+            tensor parallelism: ranks each keep a part of the boundaries that all of them have, and gather it to
+            recompute. The speed is measured, or given: ``"host@25GB/s"``. `Offload.of` also names calls that must move.
+            With a plan that moves tensors: where they wait. None for nowhere.
         strict: whether a later step that no plan holds to the budget raises `Infeasible`. Otherwise it runs under the
             plan with the lowest peak, with a warning.
 

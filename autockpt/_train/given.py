@@ -16,6 +16,7 @@ from .._data.offload import Offload, is_rated
 from .._data.plan import Plan, refuse_no_plan
 from .._install.install import install, uninstall
 from .._ranks.by_hand import put_on_together
+from .._ranks.layers import refuse_no_parts
 from .._ranks.refuse import refuse_parts, refuse_units
 from .._record.step import refuse_lazy
 from .._record.switches import BESIDE, recomputes_itself
@@ -83,6 +84,9 @@ def offload_for(model: torch.nn.Module, offload: str | os.PathLike[str] | Offloa
     found = Offload.read(offload)
     if found is None:
         return None
+    if found.is_shard:
+        refuse_no_parts(model, found)
+        return found  # ranks measure together, as they make a plan
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     refuse_no_way(found.where, device)
     return found if is_rated(offload) else with_measured_rates(found, device)

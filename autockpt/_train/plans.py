@@ -154,6 +154,8 @@ class Plans:
         memory = self._memory(begins, known, optimizers)
         self.history = dataclasses.replace(self.history, counted=memory, stepped=bool(optimizers))
         known, profile = self._standing(begins, known, memory, optimizers)
+        profile, offload = self._agreement.sharing(begins.model, profile, self._request.offload, begins.device)
+        self._request = dataclasses.replace(self._request, offload=offload)
 
         def make() -> Ready:
             try:

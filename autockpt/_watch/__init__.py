@@ -6,6 +6,7 @@ observer.py     calls, functions, operators and saves, as markers
 routing.py      standing around forwards, torch functions and operators
 marks.py        what the markers stand for, and all that was seen of a run
 checks.py       what objects tell of a call: generators, containers, buffers, attributes
+copies.py       checksums of what calls are given, where ranks may have it alike
 returned.py     who returned which tensor
 on_ctx.py       tensors that a Function keeps on its context
 gathered.py     units of FSDP2, whose parameters come and go

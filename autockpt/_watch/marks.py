@@ -102,6 +102,7 @@ class SeenCall:
         shapes: a text of its class and of the shapes and dtypes of its arguments and own parameters; equal for calls
             that are alike.
         ways: for each storage among its arguments, the distinct `Sources` of the tensor objects with that storage.
+        sums: for each storage among its arguments, a checksum of its bytes; 0 where none was taken (see `copies`).
         draws: whether a default generator advanced.
         bound: qualified names of buffers inside it that the call replaced with other tensors.
         nested: whether a nested tensor was saved inside it.
@@ -119,6 +120,7 @@ class SeenCall:
     stop: int = 0
     shapes: str = ""
     ways: tuple[tuple[Sources, ...], ...] = ()
+    sums: tuple[int, ...] = ()
     draws: bool = False
     bound: list[str] = field(default_factory=list)
     nested: bool = False

@@ -16,6 +16,7 @@ from .._calls.roots import WHOLE
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
+from .._ranks.units import speaks
 from .._stash.base import Spill
 from .._stash.spilled_step import Pack, Unpack
 from .attributes import mark_attributes
@@ -64,7 +65,7 @@ class Observer:
         self._open: list[int] = []
         self._function = -1
         self._counts: Counter[tuple[int, str]] = Counter()  # of calls by (-1, name), of functions by (call, name)
-        self._returned = Returned(tape)
+        self._returned = Returned(tape, summed=speaks(model) and not self._fake)
         self._in_forward = self._aside = self._ended = self._elsewhere = False
         self._backwards = 0  # how many backward passes have begun
         self._thread = threading.get_ident()
@@ -188,6 +189,7 @@ class Observer:
         call = self.run.calls[index]
         with self._own_work() as stamp:
             call.ways, keys = self._returned.given(arguments)
+            call.sums = self._returned.sums(arguments)
             check = self._checks.of_call(call, module, arguments)
             if self._gathered.any:
                 self.mark("gathered", 0, keys=self.keys(self._gathered.begins(call, module)))

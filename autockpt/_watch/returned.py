@@ -8,6 +8,7 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.values import tensors
+from .copies import sum_of
 from .marks import Sources
 from .storage_tape import Tape
 
@@ -17,10 +18,11 @@ class Returned:
 
     Args:
         tape: gives the keys of storages.
+        summed: whether there are checksums.
     """
 
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
+    def __init__(self, tape: Tape, *, summed: bool) -> None:
+        self._tape, self._summed = tape, summed
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Sources]] = {}
 
     def _storages(self, value: object) -> dict[int, list[torch.Tensor]]:
@@ -36,6 +38,10 @@ class Returned:
         storages = self._storages(arguments)
         ways = (tuple(dict.fromkeys(map(self._way, objects))) for objects in storages.values())
         return tuple(ways), tuple(storages)
+
+    def sums(self, arguments: object) -> tuple[int, ...]:
+        """Return a checksum of each storage among the arguments; see `sum_of`. None where there are none."""
+        return tuple(map(sum_of, self._storages(arguments).values())) if self._summed else ()
 
     def by(self, sources: Sources, output: object) -> tuple[int, ...]:
         """Remember that `sources` returned these tensor objects, in this version; return their storages."""

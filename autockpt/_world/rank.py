@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
-from .._data.errors import NotApplicable
+from .._data.errors import NotApplicable, ProfilingError
 from .._data.profile import Profile
 from .._data.tables import World
 from .._optimizer.memory import Optimizers, choose_optimizers
@@ -41,6 +41,11 @@ INSIDE = (
 REPLICATED = (
     "the model is DistributedDataParallel, whose ranks each hold all of it, and was to be shared by {0} as well. Leave "
     "the wrapping out, or leave out shard={0!r} (--shard)."
+)
+
+LEFT = (
+    "the function that builds the model has left the process group that stands for the other ranks "
+    "(destroy_process_group), and a step of one of them is to be recorded in it. Leave that out of the function"
 )
 
 NO_COLLECTIVES = (
@@ -72,8 +77,10 @@ def profiles_of_rank(made: OnRank, devices: Sequence[str | None], way: Way | Non
 
     Raises:
         NotApplicable: it is shared in a way that cannot be planned without the other ranks.
-        ProfilingError: see `autockpt.profile`.
+        ProfilingError: the build has left the group; else see `autockpt.profile`.
     """
+    if not private.process_group():
+        raise ProfilingError(LEFT)
     model = made.model
     refuse_sharded(model)
     for name, module in model.named_modules():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.doors import Spill, SpilledTensor, Token, open_stash, torch_private
+from tests.doors import Spill, SpilledTensor, Token, checksums, open_stash, torch_private
 from tests.stash.saved import saved_by_layers, unique_bytes
 
 MIB = 1 << 20
@@ -80,3 +80,15 @@ def test_a_write_between_two_saves_is_seen() -> None:
     for token, total in zip(tokens, (0, 0, 1), strict=True):
         stash.get(token, back)
         assert back.sum() == total
+
+
+def test_a_row_on_a_device_has_one_number_that_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, whose order counts as well: ranks compare it (`offload="shard"`)."""
+    monkeypatch.setattr(checksums, "_PIECE_BYTES", 1000)
+    row = (torch.arange(2500) % 251).to(torch.uint8).to(CUDA)
+    swapped, flipped = torch.cat([row[1000:2000], row[:1000], row[2000:]]), row.clone()
+    flipped[1234] ^= 1
+    numbers = [checksums.number_of(each) for each in (row, row.clone(), swapped, flipped, row[:2499])]
+    assert all(each.device == row.device and each.shape == (1,) for each in numbers)
+    assert numbers[0].item() == numbers[1].item()
+    assert len({each.item() for each in numbers}) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from autockpt import NotApplicable, Plan, apply
+from autockpt import NotApplicable, Plan, apply, measure
 from tests.doors import install, torch_private
 from tests.frames.comparing import steps
 from tests.frames.models import Tower, summed
@@ -189,3 +190,22 @@ def test_what_is_asked_of_a_stage_is_what_torch_has() -> None:
     model.register_forward_pre_hook(lambda *given: asked.append(torch_private.asks_for_shapes(stage)))
     schedule.step(torch.ones(4, 4), target=torch.ones(4, 4))
     assert asked[-2:] == [False, False] and asked[:-2] in ([], [True])
+
+
+@pytest.mark.parametrize("cap_mb", [0.001, 25], ids=["a bucket each", "one bucket"])
+def test_gradients_in_buckets_that_were_taken_away_count_once(cap_mb: float) -> None:
+    """After `zero_grad` `measure` saw the buckets through gradients that only C++ holds, and added them once more."""
+    inner = nn.Sequential(nn.Linear(128, 128), nn.Linear(128, 64))
+    model = DistributedDataParallel(inner, gradient_as_bucket_view=True, bucket_cap_mb=cap_mb)
+    optimizer = torch.optim.AdamW(model.parameters())
+    gc.collect()
+
+    def step() -> None:
+        model(torch.ones(4, 128)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = [measure(step).start_bytes for _ in range(3)]
+    weights = sum(each.nbytes for each in model.parameters())
+    state = sum(each.nbytes for values in optimizer.state.values() for each in values.values())
+    assert found[1] - found[0] == found[2] - found[0] == state and state > 2 * weights

@@ -94,6 +94,11 @@ class QuietGroup(_Group):  # type: ignore[misc]
             octets(output).reshape(-1)[:] = self._every(octets(given)).reshape(-1)
         return _done(outputs)
 
+    def _allgather_base(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
+        return self.allgather_into_tensor_coalesced([output], [given])
+
+    all_gather_single = _allgather_base
+
     def reduce_scatter_tensor_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         for output, given in zip(outputs, inputs, strict=True):
             self.log.append(f"scatter {given.numel()}")

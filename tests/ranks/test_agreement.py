@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from tests.doors import One, ranks_of
+from autockpt import Plan, Segment
+from tests.doors import One, ranks_of, what_runs
 
 from .conftest import Both
 from .models import Shared
@@ -24,6 +25,14 @@ def test_one_rank_agrees_with_itself() -> None:
     assert ranks.local(model.weight) is model.weight
     with ranks.gathered(model):
         assert torch.equal(model.weight, ranks.local(model.weight))
+
+
+def test_plans_are_told_apart_by_what_runs_and_not_by_figures() -> None:
+    """Seconds are measured by each rank: under tensor parallelism all made another plan in every step."""
+    first, second = (Segment(calls=("h.0#0",), recompute_seconds=each, freed_bytes=3) for each in (1.0, 2.0))
+    assert what_runs(Plan(segments=(first,))) == what_runs(Plan(segments=(second,)))
+    third = Segment(calls=("h.0#0",), recompute_seconds=1.0, freed_bytes=3, offload="boundary")
+    assert what_runs(Plan(segments=(first,))) != what_runs(Plan(segments=(third,)))
 
 
 def test_ranks_agree_round_by_round(both: Both) -> None:

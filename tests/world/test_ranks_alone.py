@@ -162,6 +162,18 @@ def test_a_build_that_fails_says_why_and_leaves_no_group() -> None:
         autockpt.profile(build, world_size=2)
 
 
+def test_a_build_that_leaves_its_group_is_told_so() -> None:
+    """It was torch's ValueError, of a default process group that has not been initialized."""
+
+    def build() -> Any:
+        made = plain()
+        distributed.destroy_process_group()
+        return made
+
+    with pytest.raises(ProfilingError, match="has left the process group"):
+        autockpt.profile(build, world_size=2)
+
+
 @pytest.mark.parametrize("ranks", [0, -1, True, 2.0, "8"])
 def test_no_number_of_ranks(ranks: Any) -> None:
     with pytest.raises(ProfilingError, match="a whole number of ranks, 1 or more"):

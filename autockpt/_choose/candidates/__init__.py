@@ -23,6 +23,11 @@ from .moves import later_ends, moves_of, road_of
 from .problem import state_problem
 from .search import find_replays
 
+NONE_ALIKE = (
+    "no boundary was seen to be the same on several ranks, so none waits in parts (offload='shard'): ranks compare "
+    "theirs in the training itself, under tensor parallelism"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
@@ -137,7 +142,9 @@ def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Of
     road: Road | None = None
     if offload is not None:
         road = road_of(profile, offload)
-        found += sorted(moves_of(index, found, offload, road), key=lambda each: each.segment.until is not None)
+        moves = sorted(moves_of(index, found, offload, road), key=lambda each: each.segment.until is not None)
+        notes = (*notes, NONE_ALIKE) if offload.is_shard and not moves else notes
+        found += moves
     saving = (call for call in index.call_nodes[1:] if index.saves_of((call,)))
     refused = tuple((call, reason) for call in saving if (reason := index.reason((call,))))
     deadline.tell("%d candidates are stated as a problem", len(found))

@@ -3,6 +3,9 @@
     boundary   forward   x ─▶ [segment]     x waits elsewhere      the replay gets it back, and runs the calls again
     saved      forward   [call] ─▶ y        what it saves waits    its nodes get that back; nothing runs again
 
+In parts (`shard`) a boundary waits on all ranks that have the same one: each keeps its own part, and they gather the
+others' for the replay. Only what ranks were seen to have alike, in parts of one size.
+
 A storage goes once a segment, whatever shares it. What has no graph stays: batches, masks, positions; parameters too.
 Where the step waits for the copies, seconds are bytes by rate, both ways, and something for each tensor. Where they run
 beside the computing, a storage stands until the call has ended `until` which it leaves, and again from that one's
@@ -12,7 +15,7 @@ backward on; seconds are what copies take from the device's memory, and what wai
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -58,13 +61,14 @@ def moves_of(
     beside the computing as in Rhu et al. 2016, "vDNN". Exact in bytes; O(replays + calls × what they save).
     """
     late = _written_later(index)
+    calls = () if offload.is_shard else index.call_nodes  # of what calls save nothing is known to be alike on ranks
     for each in replays:
         moved = move_boundary(index, each, offload)
         if moved is not None:
             yield moved
             if road is not None and len(each.members) == 1 and not each.alone:
                 yield from _beside(index, moved, functools.partial(move_boundary, index, each, offload, road), road)
-    for node in index.call_nodes:
+    for node in calls:
         if not any(index.covers((node,), saver) and index.covers((node,), writer) for saver, writer in late):
             found = move_saved(index, node, offload)
             if found is not None:
@@ -115,16 +119,18 @@ def move_boundary(
 ) -> PlannedReplay | None:
     """Return a replay whose boundary waits elsewhere until it runs; None where there is nothing to move."""
     graphs = _with_graph(index, replay.members)
+    if offload.is_shard and not _in_parts(index, offload, graphs.intersection(tensor for tensor, _ in replay.held)):
+        return None
     packed = index.nodes[replay.members[0]].enter
     trips = [
         Trip(tensor=tensor, bytes=index.bytes_of[tensor], packed=packed, read=replay.tick, release=release)
         for tensor, release in replay.held
         if tensor in graphs
     ]
-    if sum(trip.bytes for trip in trips) < LEAST_BYTES:
+    size = sum(trip.bytes - offload.staying_bytes(trip.bytes) for trip in trips)
+    if size < LEAST_BYTES:
         return None
     moved = {trip.tensor for trip in trips}
-    size = index.total_bytes(moved)
     segment = msgspec.structs.replace(
         replay.segment, offload="boundary", moved_bytes=size, boundary_bytes=replay.segment.boundary_bytes - size
     )
@@ -183,14 +189,24 @@ def _priced(
     segment = msgspec.structs.replace(
         stays.segment, until=key, recompute_seconds=stays.segment.recompute_seconds + seconds
     )
+    parts = ((offload.staying_bytes(trip.bytes), trip.packed, trip.release) for trip in trips if offload.is_shard)
     return replace(
         stays,
         segment=segment,
         held=tuple(held.items()),
-        additions=(*stays.additions, *((trip.bytes, begins[trip], trip.release) for trip in trips)),
+        additions=(*stays.additions, *((trip.bytes, begins[trip], trip.release) for trip in trips), *parts),
         move=move,
         waits_seconds=waits,
     )
+
+
+def _in_parts(index: Index, offload: Offload, tensors: Collection[int]) -> bool:
+    """Whether ranks were seen to have tensors alike, of which each can keep a part that is as large as the others'."""
+    copies = index.profile.copies
+    if copies is None or copies.ranks != offload.ranks:
+        return False
+    unequal = any(index.bytes_of[tensor] % offload.ranks for tensor in tensors)
+    return not unequal and set(copies.tensors).issuperset(tensors)
 
 
 def _written_later(index: Index) -> set[tuple[int, int]]:

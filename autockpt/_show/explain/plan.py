@@ -84,7 +84,7 @@ def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
     return Page(
         title=f"Plan for {plan.model or 'any model'}, {made_by}",
         figures=list(_figures(plan, activations)),
-        blocks=[*blocks, *_recomputed(rows, budget_of(plan)), *caveats(refused, plan.notes)],
+        blocks=[*blocks, *_recomputed(rows, plan), *caveats(refused, plan.notes)],
         document={
             "kind": "plan",
             **{name: getattr(plan, name) for name in same},
@@ -170,10 +170,11 @@ def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, 
         yield "predicted bytes freed", in_unit(found.freed_bytes), saved
 
 
-def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | PageTable]:
+def _recomputed(rows: Sequence[SegmentRow], plan: Plan) -> Iterator[str | PageTable]:
     """Yield a table with a row for segments that look alike, and what their replays do not run again."""
-    in_unit = functools.partial(format_like, amount=asked)
-    yield from _moved([row for row in rows if row.offload], in_unit)
+    in_unit = functools.partial(format_like, amount=budget_of(plan))
+    parts = plan.offload is not None and plan.offload.is_shard
+    yield from _moved([row for row in rows if row.offload], in_unit, parts=parts)
     rows = [row for row in rows if row.offload != "saved"]
     if not rows:
         yield "Recomputed: nothing, every call is kept"
@@ -206,16 +207,19 @@ def _columns(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> dict[
     return columns
 
 
-def _moved(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterator[PageTable]:
-    """Yield a table with a row for segments that look alike and that move something off the device."""
+def _moved(rows: Sequence[SegmentRow], in_unit: Callable[[int], str], *, parts: bool) -> Iterator[PageTable]:
+    """Yield a table with a row for segments that look alike and that move something off the device, or keep parts."""
     if rows:
         whole = in_unit(sum(row.segments * row.moved_bytes for row in rows))
         what = ["what it saves" if row.offload == "saved" else "its boundary" for row in rows]
         table = [
             [str(row.segments), row.calls, said, in_unit(row.moved_bytes)] for row, said in zip(rows, what, strict=True)
         ]
-        title = f"Moved off the device: {whole} in all; bytes of each, as predicted"
-        yield PageTable(title=title, header=["segments", "calls", "moved", "bytes"], rows=table, elide="calls")
+        done, title = "moved", f"Moved off the device: {whole} in all; bytes of each, as predicted"
+        if parts:
+            done = "in parts"
+            title = f"Left to other ranks: {whole} in all, gathered for replays; bytes of each, as predicted"
+        yield PageTable(title=title, header=["segments", "calls", done, "bytes"], rows=table, elide="calls")
 
 
 def _not_again(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterator[str]:

@@ -16,6 +16,7 @@ a CPU, and 6 microseconds a tensor.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -24,9 +25,9 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
-from .._calls.layout import bytes_of, flat, is_dense, told_by_bytes
 from .._device.present import current_stream
 from .._torch_private import here
+from .layout import bytes_of, flat, is_dense, told_by_bytes
 
 COLUMNS = 1021
 """A prime: rows of a tensor have round lengths, so they do not line up with the columns. The sums fit into a cache."""
@@ -35,6 +36,10 @@ _PLACES = 64
 """How many checksums share one block of a device's allocator."""
 
 _sum = numpy.add.reduce
+
+_PIECE_BYTES = 1 << 24
+
+_ODD = 0x1E3779B97F4A7C15
 
 _ITEMS = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64, 16: numpy.complex128}
 
@@ -104,6 +109,21 @@ def on_device(tensor: Tensor, place: Tensor | None = None) -> Tensor:
     return weighted.sum() if place is None else torch.sum(weighted, 0, out=place)
 
 
+def number_of(row: Tensor) -> Tensor:
+    """Return the checksum of a row of bytes as a number: a tensor with one element, where the row is.
+
+    On a device it is made piece by piece, since the sum of a piece takes twice its bytes.
+    """
+    row = row.detach()
+    if row.is_cpu:
+        digest = hashlib.blake2b(repr(checksum_of(row)).encode(), digest_size=8).digest()
+        return torch.frombuffer(bytearray(digest), dtype=torch.int64)
+    found = torch.zeros(1, dtype=torch.int64, device=row.device)
+    for piece in row.split(_PIECE_BYTES):
+        found = found * _ODD + on_device(piece)
+    return found
+
+
 def _words(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the bytes of a tensor as words of four bytes, and the bytes left over; None if none are."""
     if tensor.is_contiguous() and not (tensor.nbytes | int(tensor.storage_offset()) * tensor.itemsize) % 4:
@@ -161,7 +181,7 @@ def _mixed(words: Any) -> Any:
 @functools.cache
 def _weights() -> Any:
     """Odd numbers, one for each column or word left over."""
-    return numpy.arange(1, 4 * COLUMNS, 2, dtype=numpy.int64) * 0x1E3779B97F4A7C15
+    return numpy.arange(1, 4 * COLUMNS, 2, dtype=numpy.int64) * _ODD
 
 
 @functools.cache

@@ -1,0 +1,125 @@
+"""Ranks that share layers (tensor parallelism): what goes into a layer, each of them may have whole.
+
+    rank 0   x ─▶ its columns, its rows ─┐ sum ─▶ y       x and y are the same on both, bit for bit,
+    rank 1   x ─▶ its columns, its rows ─┘ sum ─▶ y       where both draw the same random numbers
+
+What they have alike is not known from the code: they compare checksums, of the recorded step and of each replay after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from .. import _torch_private as private
+from .._data.copies import CopiedTensors
+from .._data.errors import NotApplicable
+from .._data.offload import Offload
+from .._data.profile import Profile
+from .base import Ranks
+from .buckets import wrappers
+from .units import each_unit, speaking_parameters, speaks, units
+
+PARTS = "offload='shard' keeps a part of each boundary on all ranks that have the same one, as in tensor parallelism. "
+
+NO_GROUP = PARTS + "This process has no process group: it trains by itself. Leave offload= out."
+
+NOT_SHARED = (
+    PARTS
+    + "No parameter of {0} lies on several ranks in forward (DTensor, parallelize_module){1}, so nothing says which "
+    "ranks have the same boundaries. Leave offload= out, or name them by Offload.of('shard', group=...)."
+)
+
+OWN_BATCH = ": under DistributedDataParallel and FSDP each rank has a batch of its own"
+
+SEVERAL = PARTS + "Parameters of {0} lie on several meshes, or on one of several dimensions: {1}. Leave offload= out."
+
+OTHER_RANKS = (
+    "the plan keeps parts of boundaries on {0} ranks, and layers of {1} lie on {2}: its bytes are those of another "
+    "layout. Make a plan here: apply(model, budget, offload='shard')."
+)
+
+
+UNKNOWN = PARTS + "This process is in no process group of the name {0!r}."
+
+
+def refuse_no_parts(model: nn.Module, offload: Offload) -> None:
+    """Refuse a model of whose boundaries ranks cannot keep parts, whatever shares its layers later.
+
+    Raises:
+        NotApplicable: it is such a model, or there are no other ranks.
+    """
+    if not private.process_group():
+        raise NotApplicable(NO_GROUP)
+    if offload.group and private.own_rank() not in _members(offload.group):
+        raise NotApplicable(UNKNOWN.format(offload.group))
+    if (wrappers(model) or units(model)) and not offload.group and not speaks(model):
+        raise NotApplicable(NOT_SHARED.format(type(model).__name__, OWN_BATCH))
+
+
+def sharing_group(model: nn.Module, offload: Offload) -> str:
+    """Return the name of the process group whose ranks share a model's layers.
+
+    Args:
+        model: the model.
+        offload: says which group, or how many ranks, if anything does.
+
+    Raises:
+        NotApplicable: there is no such group, or more than one, or another number of ranks.
+    """
+    refuse_no_parts(model, offload)
+    group, kind = offload.group or _of_meshes(model), type(model).__name__
+    found = len(_members(group))
+    if offload.ranks not in (0, found):
+        raise NotApplicable(OTHER_RANKS.format(offload.ranks, kind, found))
+    return group
+
+
+def _of_meshes(model: nn.Module) -> str:
+    """Return the name of the group of the mesh on which parameters lie in forward, too."""
+    meshes = [parameter.device_mesh for _, parameter in speaking_parameters(model)]
+    meshes += [mesh for unit in each_unit(model) for mesh in private.meshes_of_layers(unit)]
+    kind = type(model).__name__
+    if not meshes:
+        raise NotApplicable(NOT_SHARED.format(kind, ""))
+    groups = {private.name_of_group(mesh) if mesh.ndim == 1 else "" for mesh in meshes}
+    if len(groups) > 1 or "" in groups:
+        raise NotApplicable(SEVERAL.format(kind, ", ".join(dict.fromkeys(map(str, meshes)))))
+    return groups.pop()
+
+
+def _members(group: str) -> list[int]:
+    """Return the ranks of a group; none where this process knows no group of that name."""
+    found = private.group_of(group)
+    return [] if found is None else private.ranks_in(found)
+
+
+def with_copies(profile: Profile, ranks: Ranks, group: str) -> Profile:
+    """Return a recorded step with what all ranks that share layers were given alike in it; all ranks call this.
+
+    Args:
+        profile: the step on this rank, with its checksums.
+        ranks: all that train together.
+        group: those of them that share layers with this one.
+    """
+    copies = CopiedTensors() if profile.copies is None else profile.copies
+    members = _members(group)
+    own = {call: [each for _, each in pairs] for call, pairs in copies.sums.items()}
+    alike = ranks.agree({"sharing": members, "sums": own}, _alike)
+    every = [*(each for call in profile.calls for each in call.arguments), *chain(*profile.functions.arguments)]
+    written = {each.tensor for each in every if each.mutated}
+    found = {tensor for call in alike for tensor, _ in copies.sums[call]} - written
+    return msgspec.structs.replace(profile, copies=CopiedTensors(ranks=len(members), tensors=tuple(sorted(found))))
+
+
+def _alike(every: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the calls that were given the same on all ranks of each group."""
+    found = set(every[0]["sums"])
+    for sharing in {tuple(each["sharing"]) for each in every}:
+        first, *others = (each["sums"] for each in every if tuple(each["sharing"]) == sharing)
+        found &= {call for call, sums in first.items() if all(each.get(call) == sums for each in others)}
+    return found

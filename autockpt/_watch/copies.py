@@ -1,0 +1,37 @@
+"""What calls were given, told by checksums: ranks that share layers may have the same, and keep a part of it each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from .._calls.checksum import number_of
+from .._calls.layout import row_of, told_by_bytes
+from .._data.copies import CopiedTensors
+from .marks import SeenCall
+
+
+def sum_of(tensors: Sequence[torch.Tensor]) -> int:
+    """Return the checksum of the storage that some tensors share; 0 where none of them has a graph.
+
+    Also 0 where bytes do not say all that they are, or are not there.
+    """
+    if not any(each.grad_fn is not None for each in tensors) or not all(map(told_by_bytes, tensors)):
+        return 0
+    return int(number_of(row_of(tensors[0]))) if tensors[0].untyped_storage().nbytes() else 0
+
+
+def copies_of(calls: Sequence[SeenCall], storages: Iterable[Sequence[int]]) -> CopiedTensors | None:
+    """Return the checksums that were taken, by call; None where none were.
+
+    Args:
+        calls: the calls.
+        storages: of each, the tensors that it was given, by their numbers in the profile.
+    """
+    sums = {
+        f"{call.name}#{call.occurrence}": tuple(pairs)
+        for call, given in zip(calls, storages, strict=True)
+        if (pairs := [(tensor, each) for tensor, each in zip(given, call.sums, strict=False) if each and tensor >= 0])
+    }
+    return CopiedTensors(sums=sums) if sums else None
