@@ -112,12 +112,9 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._device.cpu import Cpu
     from autockpt._device.cuda import Cuda
     from autockpt._device.lanes import Lanes
-    from autockpt._frames import held as frames_held
-    from autockpt._frames import recording as frames_recording
-    from autockpt._frames import slots as frames_slots
-    from autockpt._frames import state as frames_state
-    from autockpt._frames import units as frames_units
-    from autockpt._frames.around import (
+    from autockpt._found import held as frames_held
+    from autockpt._found import state as frames_state
+    from autockpt._found.around import (
         Around,
         Generator,
         States,
@@ -129,12 +126,15 @@ if importlib.util.find_spec("torch") is not None:
         states_of,
         take_back,
     )
+    from autockpt._found.held import Detached
+    from autockpt._found.reference import Reference
+    from autockpt._found.state import ModuleState
+    from autockpt._frames import recording as frames_recording
+    from autockpt._frames import slots as frames_slots
+    from autockpt._frames import units as frames_units
     from autockpt._frames.frame import Frame
-    from autockpt._frames.held import Detached
-    from autockpt._frames.reference import Reference
     from autockpt._frames.routing import patched_forward
     from autockpt._frames.slots import Slot
-    from autockpt._frames.state import ModuleState
     from autockpt._frames.table import Handle
     from autockpt._frames.thread import thread as frames_thread
     from autockpt._frames.unit import UnitRun

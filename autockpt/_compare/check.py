@@ -10,9 +10,9 @@ from torch import Tensor
 from .. import _torch_private
 from .._calls.checksum import Checksum, Places, all_same, checksum_of_saved
 from .._data.errors import ReplayError
-from .._frames.around import NUMPY, PYTHON, Generator
+from .._found.around import NUMPY, PYTHON, Generator
+from .._found.held import Changed
 from .._frames.frame import Descends, Frame, MemberCall
-from .._frames.held import Changed
 from .._frames.replay import Replay
 from .._frames.slots import Slot
 from .._stash.base import SpilledTensor

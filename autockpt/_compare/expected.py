@@ -9,7 +9,7 @@ from torch import Tensor
 from .. import _torch_private
 from .._calls.checksum import Checksum, Places, checksum_of_saved
 from .._data.errors import ReplayError
-from .._frames.held import check_unchanged
+from .._found.held import check_unchanged
 from .._frames.slots import Slot
 from .._stash.base import SpilledTensor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from .._frames.around import Generator
+from .._found.around import Generator
 
 _log = logging.getLogger("autockpt")
 

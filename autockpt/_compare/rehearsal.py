@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import _torch_private
 from .._calls.layout import told_by_bytes
-from .._frames.around import Generator
+from .._found.around import Generator
 from .._frames.frame import Descends, Frame, MemberCall
 from .._frames.replay import Replay
 from .._stash.base import NoRoom, Spill, SpilledTensor

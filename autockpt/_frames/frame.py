@@ -18,11 +18,11 @@ from torch import Tensor
 
 from .. import _torch_private
 from .._data.errors import ReplayError
-from .around import Around, Generator, States
-from .held import Detached, Ref
+from .._found.around import Around, Generator, States
+from .._found.held import Detached, Ref
+from .._found.state import ModuleState
 from .moved import MovedTensor
 from .slots import Fills, Look, OwnedSlot, Slot
-from .state import ModuleState
 from .unit import Units
 
 

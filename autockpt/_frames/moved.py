@@ -18,10 +18,10 @@ from torch import Tensor
 
 from .. import _torch_private
 from .._calls.layout import row_of, span_bytes, told_by_bytes
+from .._found.held import READ, Changed, Detached, check_unchanged, leaf_of, tags_of
 from .._stash.base import Stash
 from .._stash.overlap import OverlappedStash, Sent
 from .._stash.plan_stash import send
-from .held import READ, Changed, Detached, check_unchanged, leaf_of, tags_of
 from .slots import OwnedSlot
 
 SAVED = "a tensor that a moved call saved"

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .. import _torch_private
+from .._found.held import Detached
 from .frame import Frame
-from .held import Detached
 from .slots import OwnedSlot, Slot, reads_alike
 
 

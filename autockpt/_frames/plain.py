@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .._data.errors import ReplayError
-from .around import Generator
+from .._found.around import Generator
+from .._found.held import Changed
 from .frame import Descends, Frame, MemberCall
-from .held import Changed
 from .replay import Replay
 from .slots import Slot
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from .. import _torch_private
 from .._calls.values import encode, not_simple, tensors
-from .around import Around, Generator, generators_of, needed, states_of
+from .._found.around import Around, Generator, generators_of, needed, states_of
+from .._found.held import BOUNDARY, READ, Detached, Packed, Ref
+from .._found.state import ModuleState
 from .frame import Frame, MemberCall, Replayer, Within, unpack
-from .held import BOUNDARY, READ, Detached, Packed, Ref
 from .moved import MovedBoundary, Moves
 from .pack import Pack
-from .state import ModuleState
 from .table import Place
 from .thread import Scope, mismatch, thread
 from .units import UnitRecorder, called

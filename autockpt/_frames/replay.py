@@ -13,10 +13,10 @@ from .. import _torch_private
 from .._calls.values import decode, tensors
 from .._data.errors import ReplayError
 from .._device.present import read_in
-from .around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
+from .._found.around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
+from .._found.held import Changed, Ref
+from .._found.hollow import Hollow
 from .frame import Frame, MemberCall
-from .held import Changed, Ref
-from .hollow import Hollow
 from .thread import Function, thread
 from .unit import Entry, PlannedUnits, UnitRun
 from .units import arguments_of, as_given, called, run_alone

@@ -16,13 +16,13 @@ from .. import _torch_private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from .._device.present import also_drawn_from, captures_graph
+from .._found.reference import Reference
+from .._found.state import ModuleState
 from .._stash.overlap import arrive
 from .frame import Replayer, unpack
 from .moved import Moves, MovingPack
 from .plain import Plain
 from .recording import Recording
-from .reference import Reference
-from .state import ModuleState
 from .table import Handle, Place, Table
 from .thread import Function, Scope, mismatch, thread
 from .units import FunctionWatch

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _torch_private
-from .held import check_unchanged
+from .._found.held import check_unchanged
 
 _keeps_graph = _torch_private.keeps_graph
 

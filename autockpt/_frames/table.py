@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from .._data.plan import Plan
+from .._found.spared import Inside
 from .._stash.plan_stash import PlanStash
 from .frame import Replayer
-from .spared import Inside
 from .unit import PlannedUnits
 from .unplanned import UnplannedCalls
 

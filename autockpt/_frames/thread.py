@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeAlias
 
 from torch.overrides import TorchFunctionMode
 
+from .._found.state import ModuleState
 from .._stash.overlap import Sent, arrive
-from .state import ModuleState
 from .table import Handle, Place, Table
 from .unit import PlannedUnits
 

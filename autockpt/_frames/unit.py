@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 
 from .._calls.values import decode
-from .held import Detached, Tags, tagged, tags_of
-from .hollow import Shape
+from .._found.held import Detached, Tags, tagged, tags_of
+from .._found.hollow import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from .. import _torch_private
 from .._calls.names import function_name
 from .._calls.values import encode, not_simple, only_tensors
 from .._data.errors import NotApplicable
-from .around import Generator, States, given_among, never_draws, states_of
+from .._found.around import Generator, States, given_among, never_draws, states_of
 from .pack import Pack
 from .thread import Function, MeetsUnits, OwnCode, Scope, thread
 from .unit import UnitRun, Units, Wanted, stand_in

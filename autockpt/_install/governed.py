@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from .. import _torch_private
 from .._calls.values import tensors
 from .._data.door import bare
-from .._frames.reference import Reference
+from .._found.reference import Reference
 from .._frames.routing import GONE, patched_forward
 from .._frames.table import Handle
 from .._frames.thread import thread

@@ -17,7 +17,7 @@ from torch import nn
 
 from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
-from .._frames.reference import Reference
+from .._found.reference import Reference
 from .._frames.routing import patched_forward
 from .._frames.table import Handle, Table
 from .install import uninstall

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .. import _torch_private
-from .._frames.spared import Inside
+from .._found.spared import Inside
 
 
 def buffers_inside(module: nn.Module, changed: set[int]) -> Inside:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from .._data.errors import NotApplicable
-from .._frames.reference import Reference
+from .._found.reference import Reference
 from .._frames.routing import patched_forward
 from .._frames.table import Handle, Table
 from ..solvers.units import listed

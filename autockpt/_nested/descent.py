@@ -9,8 +9,8 @@ from torch import Tensor
 from .. import _torch_private
 from .._calls.values import tensors
 from .._data.errors import ReplayError
+from .._found.held import BOUNDARY, Detached, Ref
 from .._frames.frame import Frame
-from .._frames.held import BOUNDARY, Detached, Ref
 from .._frames.replay import Replay
 
 GIVEN = "what a part of a replay is given"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _torch_private
 from .._data.errors import ReplayError
-from .._frames.around import Generator, Undo
+from .._found.around import Generator, Undo
 from .._frames.frame import Frame, MemberCall
 from .._frames.pack import Pack
 from .._frames.plain import Plain

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from .._data.errors import ReplayError
+from .._found.held import BOUNDARY, Changed, Ref
 from .._frames.frame import Frame, Replayer
-from .._frames.held import BOUNDARY, Changed, Ref
 from .descent import Descent
 from .inside import Inside
 
