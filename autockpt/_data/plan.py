@@ -33,8 +33,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         parent: the call whose forward makes them; None lets `apply` find it from the names.
         buffers: qualified names of the buffers that these calls change in forward; None means unknown, and
             every buffer inside is then snapshotted.
-        unread: qualified names of attributes that these calls overwrite and whose tensors they do not read, so that
-            nothing holds those for a replay.
+        unread: qualified names of attributes that these calls overwrite and do not read: nothing holds their tensors.
         keep: units inside that the replay does not run again, since their results and what they save stay. A
             function among `calls` may be one.
         skip: units that it does not run again, since nothing that it needs reads their results.
