@@ -53,7 +53,7 @@ class _Watched(Tensor):
 
 _LOOKS = frozenset(
     (
-        *(each.__get__ for each in (Tensor.shape, Tensor.dtype, Tensor.device, Tensor.requires_grad, Tensor.ndim)),
+        *(getattr(Tensor, each).__get__ for each in ("shape", "dtype", "device", "requires_grad", "ndim")),
         *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.__len__),
     )
 )
@@ -84,7 +84,7 @@ class Spared:
                 each._spared.append(self)
             else:
                 each._spared = [self]  # type: ignore[attr-defined]
-                each.__class__ = _Watched  # type: ignore[assignment]
+                each.__class__ = _Watched
 
     def unwatch(self) -> None:
         """Watch no longer."""
@@ -93,10 +93,9 @@ class Spared:
 
     def hold(self) -> None:
         """Hold the tensors, if all are there and none has changed."""
-        found = self._alive()
-        if len(found) == len(self._were) and not self._held:
-            if _torch_private.versions(found) == [version for _, version in self._were]:
-                self._held = [Detached(each, f"attribute {self._name!r}") for each in found]
+        found = self._alive() if not self._held else []
+        if found and _torch_private.versions(found) == [version for _, version in self._were]:
+            self._held = [Detached(each, f"attribute {self._name!r}") for each in found]
 
     def settle(self, now: object) -> None:
         """Hold what is still there after forward; `now` is what stands at the attribute then."""

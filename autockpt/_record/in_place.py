@@ -30,9 +30,11 @@ from .._ranks.pipeline import arriving_gradients, kept_outputs
 from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
+from .._stash.waiting import SavedStorage, Waiting
 from .._watch.observer import Observer
 from .alive import beside
 from .build import static_bytes
+from .excerpt import Excerpt
 from .prelude import alike, made_since, unlike_bytes
 from .recorded import Recorded
 from .timing import recorded_seconds
@@ -46,6 +48,7 @@ class RecordedStep(SpilledStep):
         device: the device that it trains on.
         arguments: arguments of the step's first forward.
         stash: where saved tensors wait; None for a stash of its own.
+        before: what the steps before it have put elsewhere; None for nothing.
         is_first: whether this is the first step of its loop.
 
     Raises:
@@ -59,6 +62,7 @@ class RecordedStep(SpilledStep):
         arguments: object,
         stash: Stash | None = None,
         *,
+        before: Waiting | None = None,
         is_first: bool = True,
     ) -> None:
         super().__init__(model, device, arguments, stash)
@@ -76,6 +80,7 @@ class RecordedStep(SpilledStep):
         self._gone: dict[int, int] = {}  # by marker: which storage from before the step was freed there
         self._on.forget_workspaces()  # it also waits for autograd's threads, which may be freeing tensors
         self._look_around(private.parts((*tensors(arguments), *parameters_at_rest(model), *model.buffers())))
+        self._expect(before.alone() if before is not None else [])
         _start(self._tape)
         for each in gathered_parameters(model):
             if each.untyped_storage().nbytes():  # the root's are gathered before its forward, and freed in the step
@@ -106,8 +111,18 @@ class RecordedStep(SpilledStep):
         self._own = {*self._observer.keys(counted), *storages}
         self._stays = storages.keys() - {*self._observer.keys((*gradients, *brought))}
         watched = storages | {self._tape.key(each): each.untyped_storage() for each in others}
-        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in watched.items()]
+        self._watched: list[weakref.ref[Any]] = [
+            weakref.ref(storage, partial(self._went, key)) for key, storage in watched.items()
+        ]
         self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
+
+    def _expect(self, waiting: list[SavedStorage]) -> None:
+        """Count what graphs of steps before hold, up to where this step lets go of them: the tape sees none of it."""
+        self.spill.waiting.takes_over(waiting)
+        for key, each in enumerate(waiting, 1):  # keys of the tape are positive
+            self._held_bytes[-key] = rounded(self._on, each.nbytes)
+            self._watched += each.watch(partial(self._went, -key, None))
+        self._stays |= {key for key in self._held_bytes if key < 0}
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
         if self._observer.run.calls:
@@ -183,8 +198,9 @@ class RecordedStep(SpilledStep):
         before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
         went = self._stays.intersection(self._gone.values())  # freed here, as the next step frees what this one leaves
+        went = {key for key in went if key > 0}  # what graphs hold is spilled: the tape has not seen it left
         left_bytes = unlike_bytes(left, before.values()) - sum(self._held_bytes[key] for key in went)
-        stood_bytes = sum(self._held_bytes[key] for key in self._stays - went)
+        stood_bytes = sum(self._held_bytes[key] for key in self._stays.difference(self._gone.values()))
         static = msgspec.structs.replace(
             self._static,
             input_bytes=self._static.input_bytes + sum(given),
@@ -220,7 +236,7 @@ class RecordedStep(SpilledStep):
         last = self._last()
         stays = self._stays.difference(self._gone.values())
         stood = [(key, size) for key, size in self._held_bytes.items() if key not in stays]
-        step = _Excerpt([*stood, *before.items()])
+        step = Excerpt([*stood, *before.items()])
         state: set[int] = set()
         seen: set[int] = set()
         given: dict[int, int] = {}
@@ -250,36 +266,6 @@ class RecordedStep(SpilledStep):
 
     def _went(self, key: int, _: object) -> None:
         self._gone[self._tape.mark()] = key
-
-
-class _Excerpt:
-    """The events of a tape that belong to one step.
-
-    Args:
-        stood: storages that are allocated as the step begins, with their sizes.
-
-    Attributes:
-        events: the events so far.
-        live: for each live storage, the index of its allocation in `events`.
-        over: whether the step is over.
-    """
-
-    def __init__(self, stood: Iterable[tuple[int, int]]) -> None:
-        self.events = [Event("alloc", key, size) for key, size in stood]
-        self.live = {event.key: place for place, event in enumerate(self.events)}
-        self.over = False
-
-    def places(self, keys: Iterable[int]) -> list[int]:
-        """Return the indices of the allocations of those storages that are alive."""
-        return [self.live[key] for key in keys if key in self.live]
-
-    def take(self, event: Event) -> None:
-        """Add the next event of the tape. Once the step is over, add only frees of its storages."""
-        went = event.kind == "free" and self.live.pop(event.key, None) is not None
-        if event.kind == "alloc" and not self.over:
-            self.live[event.key] = len(self.events)
-        if went or not self.over:  # a storage that is freed later is no workspace that an operator keeps
-            self.events.append(event)
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:

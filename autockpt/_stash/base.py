@@ -12,6 +12,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.layout import told_by_bytes
 from .._data.errors import ProfilingError
+from .waiting import Waiting
 
 
 class NoRoom(ProfilingError):
@@ -107,12 +108,13 @@ class Spill:
     Attributes:
         tell_no_room: is told where the stash takes no more, and what is saved from then on stays where it is, since
             other ranks wait for this one's step; None where that is an error of the step.
+        waiting: the storages of which it has taken something.
     """
 
     def __init__(self, stash: Stash, device: torch.device, held: Iterable[torch.Tensor]) -> None:
         self._stash: Stash | None = stash
         self.tell_no_room: Callable[[NoRoom], None] | None = None
-        self._device = device
+        self._device, self.waiting = device, Waiting()
         self._held = {private.storage_key(tensor) for tensor in held}
         self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
 
@@ -143,6 +145,7 @@ class Spill:
             self.tell_no_room(error)
             self.close()
             return tensor
+        self.waiting.add(tensor, spilled)
         self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), weakref.ref(spilled)
         return spilled
 

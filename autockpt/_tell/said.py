@@ -65,6 +65,12 @@ BEHIND = (
     "Where parts of it are called instead, nothing in them is recomputed: apply to the module whose forward is called."
 )
 
+AHEAD = (
+    "each forward comes before the backward of the forward before it, and no optimizer steps in between, so that a "
+    "step ends nowhere: 16 forwards or so are recorded as one step and planned together, which takes some 70 of them. "
+    "Until then what forward saves waits elsewhere, so that the budget holds. Run a backward before the next forward."
+)
+
 BACKWARDS = (
     "a step had more backward passes than its plan counts on, or one that kept its graph (retain_graph, or several "
     "losses with a backward each): what a segment recomputes for one is recomputed for the next, and its inputs are "

@@ -60,6 +60,7 @@ class Lessons:
         """
         self._look_at(installed)
         self._compare(step)
+        self._said.once(said.AHEAD, where=step.runs_ahead())
         observed, on = ObservedStep(), True
         try:
             if step.way.tapes:

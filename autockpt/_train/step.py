@@ -93,7 +93,7 @@ class StepUnderWay:
     """
 
     __slots__ = (
-        *("_model", "_patience", "_pauses", "_thread", "batches", "decision", "gradient_bytes", "graphs"),
+        *("_ahead", "_model", "_patience", "_pauses", "_thread", "batches", "decision", "gradient_bytes", "graphs"),
         *("made_before", "running", "trains", "way", "whole"),
     )
 
@@ -105,6 +105,7 @@ class StepUnderWay:
         self.graphs, self.running, self.trains = Graphs(way.backward_begins), False, False
         self._model, self._thread, self._patience = weakref.ref(model), threading.current_thread(), Patience()
         self.whole = False
+        self._ahead = 0  # forwards that began while the graph of the one just before them waited, and no other
         self._pauses = 0  # forwards since its backward that do not train, as of a frozen teacher before the next step
 
     @property
@@ -143,6 +144,7 @@ class StepUnderWay:
     def forward_begins(self, batch: Batch, *, trains: bool) -> None:
         """Note that another of its forwards begins, and whether it is known to be a training forward."""
         self.trains = self.trains or trains
+        self._ahead += self.backward and self.graphs.only_last_waits()
         self.batches.append(replace(batch, backwards=len(self.graphs.backwards)))
         self._patience.forward_begins(late=self.backward)
 
@@ -170,6 +172,10 @@ class StepUnderWay:
         stepped = {id(each) for group in vars(optimizer).get("param_groups", ()) for each in group["params"]}
         trained = [each for each in model.parameters() if each.requires_grad]
         return all(id(each) in stepped and each.is_leaf and each.grad is not None for each in trained)
+
+    def runs_ahead(self) -> bool:
+        """Whether each of its forwards came before the backward of the one before, so that it ended nowhere."""
+        return self._ahead >= MOST_FORWARDS - 1 and not self.whole
 
     def ends_here(self) -> bool:
         """Whether it ends if this thread does something else now: its backward has come, and no graph waits."""

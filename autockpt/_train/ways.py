@@ -27,6 +27,7 @@ from .._record.timed import TimedStep
 from .._stash.base import NoRoom
 from .._stash.held import HeldStashes
 from .._stash.spilled_step import SpilledStep
+from .._stash.waiting import Waiting
 from .._tell import spoken
 from .._tell.said import STILL, Said
 from .known import Ready
@@ -121,6 +122,7 @@ class Ways:
         self.stashes, self._said, self._switches = HeldStashes(), said, Switches()
         self.goes_on = False
         self.no_room: NoRoom | None = None
+        self._waiting: Waiting | None = None  # what the last step that was spilled has put elsewhere
         self._unrecorded = 0  # steps that should have been recorded and could not be
 
     def spilled(self, begins: Forward) -> Way:
@@ -153,7 +155,8 @@ class Ways:
         self.switch_off(begins.model)
         stash = self.stashes.open(begins.device)
         try:
-            step = RecordedStep(begins.model, begins.device, begins.arguments, stash, is_first=is_first)
+            waits = self._waiting
+            step = RecordedStep(begins.model, begins.device, begins.arguments, stash, before=waits, is_first=is_first)
         except ProfilingError as error:
             self._tell_unrecorded(error)
             spilled = SpilledStep(begins.model, begins.device, begins.arguments, stash)
@@ -173,6 +176,7 @@ class Ways:
 
     def _kept_on(self, step: S) -> S:
         """Let a step go on when its stash has no room, if other ranks wait for it."""
+        self._waiting = step.spill.waiting
         if self.goes_on:
             step.spill.tell_no_room = self._without_room
         return step

@@ -57,6 +57,11 @@ class Graphs:
         alive = [begins for each in self._alive if (begins := each()) is not None]
         return any(each.waits or each.kept or (each.derived and derived) for each in alive)
 
+    def only_last_waits(self) -> bool:
+        """Whether the last forward's graph waits for its first backward, and that of no forward before it."""
+        waits = [begins is not None and begins.waits for each in self._alive for begins in [each()]]
+        return bool(waits) and waits[-1] and not any(waits[:-1])
+
     def _begins(self, counts: bool, kept: bool) -> None:
         self.backwards.add(private.running_backward())
         if kept:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -334,6 +335,51 @@ def test_an_output_that_is_only_held_ends_with_its_step(stepping: bool) -> None:
     assert max(seen) == (2 if stepping else 2 + MOST_FORWARDS)
     assert seen[-1] == 1 and autockpt.plan_of(model) is not None
     del metric
+
+
+def test_a_graph_that_is_held_into_the_next_step_counts_until_it_goes() -> None:
+    """No backward comes to it. What it saved stood on top of the next step, in silence: 12.8 % over the budget."""
+
+    def peaks(budget: int | None) -> list[int]:
+        torch.manual_seed(0)
+        model, kept = tower(), list[Tensor]()
+        if budget is not None:
+            autockpt.apply(model, budget)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        (batch,) = steps(1, ROWS)
+
+        def step() -> None:
+            kept.append(model(batch))
+            del kept[:-1]
+            model(torch.cat([batch, batch])).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        for _ in range(6):
+            step()
+        return [autockpt.measure(step, device="cpu").peak_bytes for _ in range(2)]
+
+    plain = peaks(None)
+    with pytest.raises(autockpt.Infeasible) as caught:
+        peaks(plain[0] // 2)
+    lowest = caught.value.minimum_bytes
+    del caught  # its frames hold what was trained
+    gc.collect()
+    assert lowest < plain[0]
+    assert max(peaks(lowest)) <= lowest
+
+
+def test_a_loop_that_runs_each_forward_before_the_last_backward_is_told_of_once() -> None:
+    """Such a step ends nowhere, and for 70 forwards there was neither a plan nor a word."""
+    model = autockpt.apply(tower(), "1GB")
+    (batch,) = steps(1, 64)
+    with listening() as said:
+        loss = model(batch).square().mean()
+        for _ in range(2 * MOST_FORWARDS + 6):
+            before, loss = loss, model(batch).square().mean()
+            before.backward()
+            model.zero_grad()
+    assert [each for each in said if "comes before the backward" in each] == said[:1]
 
 
 def test_an_optimizer_that_steps_once_a_forward_of_a_long_step_is_not_told_of_as_one_without_a_forward() -> None:

@@ -19,6 +19,8 @@ WIDTH, STEPS = 32, 6
 class Block(nn.Module):
     """Two linear layers, and what a step leaves of the first."""
 
+    left: Any
+
     def __init__(self) -> None:
         super().__init__()
         self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -114,7 +116,8 @@ def trained(block: Callable[[], nn.Module], budget: int | str | None, steps: int
         losses.append(loss.item())
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.1 * parameter.grad if parameter.grad is not None else 0
+                if parameter.grad is not None:
+                    parameter.sub_(0.1 * parameter.grad)
                 parameter.grad = None
 
     for _ in range(steps - 2):
@@ -159,7 +162,8 @@ def test_a_loop_may_let_go_of_an_attribute_before_backward() -> None:
             if self.steps < STEPS:
                 self.left = inner.detach()
                 return inner
-            return inner + self.left
+            found: Tensor = inner + self.left
+            return found
 
     def gradients(budget: str | None) -> list[Tensor | None]:
         torch.manual_seed(0)
@@ -169,8 +173,9 @@ def test_a_loop_may_let_go_of_an_attribute_before_backward() -> None:
         for _ in range(STEPS):
             model.zero_grad()
             loss = model(torch.ones(64, WIDTH)).square().mean()
-            for each in model:
-                each.left = None if each.steps == STEPS else each.left
+            for each in model.children():
+                if isinstance(each, Now) and each.steps == STEPS:
+                    each.left = None
             loss.backward()
         return [each.grad for each in model.parameters()]
 
@@ -185,6 +190,6 @@ def test_nothing_of_ours_stays_on_a_tensor_that_forward_found() -> None:
     autockpt.apply(model, "min")
     found: list[Tensor] = []
     for _ in range(STEPS):
-        found += [each.left for each in model if each.left is not None]
+        found += [each.left for each in model.children() if isinstance(each.left, Tensor)]
         model(torch.ones(64, WIDTH)).sum().backward()
     assert all(type(each) is Tensor and not vars(each) for each in found)

@@ -1,0 +1,69 @@
+"""Storages that live on only in what autograd saved: the plain step holds them as long as the graph that saved them.
+
+step 1   outputs.append(model(x))       its graph gets no backward, and what it saved waits
+step 2   model(...) · del outputs[0] ·  here the plain step would free that
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .. import _torch_private as private
+
+
+@dataclass(slots=True, eq=False)
+class SavedStorage:
+    """A storage of which something that was saved waits elsewhere. Nothing is kept alive.
+
+    Attributes:
+        storage: the storage.
+        nbytes: its size.
+        saves: what waits.
+    """
+
+    storage: weakref.ref[torch.UntypedStorage]
+    nbytes: int
+    saves: list[weakref.ref[Any]] = field(default_factory=list)
+
+    def waits(self) -> bool:
+        """Whether some of it still waits."""
+        return any(each() is not None for each in self.saves)
+
+    def watch(self, gone: Callable[[], None]) -> list[weakref.ref[Any]]:
+        """Return references that call `gone` as the last of what waits is let go of, while somebody holds them."""
+
+        def over(_: object) -> None:
+            if not self.waits():
+                gone()
+
+        return [weakref.ref(save, over) for each in self.saves if (save := each()) is not None]
+
+
+class Waiting:
+    """The storages of which a step has put something elsewhere."""
+
+    def __init__(self) -> None:
+        self._storages: list[SavedStorage] = []
+        self._newest: dict[int, SavedStorage] = {}  # by key: another may be where one of them was
+
+    def add(self, tensor: torch.Tensor, save: object) -> None:
+        """Note that `save` waits in the place of a tensor."""
+        key, storage = private.storage_key(tensor), tensor.untyped_storage()
+        known = self._newest.get(key)
+        if known is None or known.storage() is not storage:
+            known = self._newest[key] = SavedStorage(weakref.ref(storage), storage.nbytes())
+            self._storages.append(known)
+        known.saves.append(weakref.ref(save))
+
+    def takes_over(self, others: list[SavedStorage]) -> None:
+        """Note what steps before have put elsewhere."""
+        self._storages += others
+
+    def alone(self) -> list[SavedStorage]:
+        """Return the storages that nothing but graphs would hold."""
+        return [each for each in self._storages if each.storage() is None and each.waits()]
