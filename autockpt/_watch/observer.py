@@ -63,11 +63,10 @@ class Observer:
         self._static = StaticStorages(model, tape.key)
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
         self._open: list[int] = []
-        self._function = -1
         self._counts: Counter[tuple[int, str]] = Counter()  # of calls by (-1, name), of functions by (call, name)
         self._returned = Returned(tape, summed=speaks(model) and not self._fake)
         self._in_forward = self._aside = self._ended = self._elsewhere = False
-        self._backwards = 0  # how many backward passes have begun
+        self._function, self._backwards = -1, 0  # the one that runs; how many backward passes have begun
         self._thread = threading.get_ident()
 
     @contextmanager
@@ -188,8 +187,7 @@ class Observer:
         """Mark that a call begins; return its check, to be called with its output just before the call ends."""
         call = self.run.calls[index]
         with self._own_work() as stamp:
-            call.ways, keys = self._returned.given(arguments)
-            call.sums = self._returned.sums(arguments)
+            (call.ways, keys), call.sums = self._returned.given(arguments), self._returned.sums(arguments)
             check = self._checks.of_call(call, module, arguments)
             if self._gathered.any:
                 self.mark("gathered", 0, keys=self.keys(self._gathered.begins(call, module)))
@@ -227,8 +225,7 @@ class Observer:
             self.mark("end", index, self._clock.stamp())
             raise
         finally:
-            self._function = -1
-        with self._own_work() as stamp:
+            with self._own_work() as stamp:
             keys = self._returned.by(Sources(functions=(index,)), output)
             function.untraced = not all(map(self._tape.key, tensors(output)))
             check(output)
