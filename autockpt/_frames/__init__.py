@@ -5,9 +5,9 @@
 
 In: a `Table` (what becomes of which call), put on modules by `_install`. Out: gradients as in a plain step. A member is
 a call that is recomputed; a frame is one execution of a segment, which is a row of members; a unit is a call inside a
-member that its replay does not run. Begin with `frame`; `slots` have what stands for a tensor, `unit` what a
-replay leaves alone. `_found` has what forward found and a replay puts back, `_compare` the replayers that compare, and `_nested`
-those of frames that go in parts.
+member that its replay does not run. Begin with `frame`; `slots` have what stands for a tensor, `unit`
+what a replay leaves alone. `_found` has what forward found and a replay puts back, `_compare` the replayers that
+compare, and `_nested` those of frames that go in parts.
 
 From ``loss.backward()`` to the first replay nothing of ours runs until a node asks for a tensor that it saved:
 

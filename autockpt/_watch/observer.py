@@ -225,7 +225,8 @@ class Observer:
             self.mark("end", index, self._clock.stamp())
             raise
         finally:
-            with self._own_work() as stamp:
+            self._function = -1
+        with self._own_work() as stamp:
             keys = self._returned.by(Sources(functions=(index,)), output)
             function.untraced = not all(map(self._tape.key, tensors(output)))
             check(output)
