@@ -23,6 +23,7 @@ from .._calls.contents import Contents
 from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
+from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
@@ -197,24 +198,27 @@ class RecordedStep(SpilledStep):
         before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
         before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
-        went = self._stays.intersection(self._gone.values())  # freed here, as the next step frees what this one leaves
-        went = {key for key in went if key > 0}  # what graphs hold is spilled: the tape has not seen it left
-        left_bytes = unlike_bytes(left, before.values()) - sum(self._held_bytes[key] for key in went)
-        stood_bytes = sum(self._held_bytes[key] for key in self._stays.difference(self._gone.values()))
-        static = msgspec.structs.replace(
-            self._static,
-            input_bytes=self._static.input_bytes + sum(given),
-            other_bytes=self._buckets.bytes + self._arriving_bytes + max(left_bytes, 0) + stood_bytes,
-        )
         trainable = [each for each in parameters_at_rest(self.model) if each.requires_grad]
         return Recorded(
             run=run,
             seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
-            static=static,
+            static=self._standing(before, left, given),
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
             uncounted_bytes=self._uncounted_bytes,
             stood=(*before.values(), *given),
             made=tuple(made),
+        )
+
+    def _standing(self, before: Mapping[int, int], left: list[int], given: list[int]) -> Static:
+        """Return what stands under the step: what it leaves behind, beyond what it found; see `_of_the_step`."""
+        went = self._stays.intersection(self._gone.values())  # freed here, as the next step frees what this one leaves
+        went = {key for key in went if key > 0}  # what graphs hold is spilled: the tape has not seen it left
+        left_bytes = unlike_bytes(left, before.values()) - sum(self._held_bytes[key] for key in went)
+        stood_bytes = sum(self._held_bytes[key] for key in self._stays.difference(self._gone.values()))
+        return msgspec.structs.replace(
+            self._static,
+            input_bytes=self._static.input_bytes + sum(given),
+            other_bytes=self._buckets.bytes + self._arriving_bytes + max(left_bytes, 0) + stood_bytes,
         )
 
     def _last(self) -> int:
