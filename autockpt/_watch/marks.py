@@ -10,7 +10,7 @@ Calls and torch functions form one tree. Its leaves are functions; operators run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -18,6 +18,7 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.roots import WHOLE, called_by_loops
+from .._data.copies import CopiedTensors
 from .._device import Event
 from .._ranks.units import parameters_at_rest
 from .._stash.base import SpilledTensor
@@ -271,3 +272,18 @@ class SavedSlot:
     def __del__(self) -> None:
         # Put the marker first: the tensor is freed only after this, so it is alive up to and including that tick.
         self._released()
+
+
+def copies_of(calls: Sequence[SeenCall], storages: Iterable[Sequence[int]]) -> CopiedTensors | None:
+    """Return the checksums that were taken, by call; None where none were.
+
+    Args:
+        calls: the calls.
+        storages: of each, the tensors that it was given, by their numbers in the profile.
+    """
+    sums = {
+        f"{call.name}#{call.occurrence}": tuple(pairs)
+        for call, given in zip(calls, storages, strict=True)
+        if (pairs := [(tensor, each) for tensor, each in zip(given, call.sums, strict=False) if each and tensor >= 0])
+    }
+    return CopiedTensors(sums=sums) if sums else None
