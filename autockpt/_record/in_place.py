@@ -51,6 +51,7 @@ class RecordedStep(SpilledStep):
         stash: where saved tensors wait; None for a stash of its own.
         before: what the steps before it have put elsewhere; None for nothing.
         is_first: whether this is the first step of its loop.
+        summed: whether ranks are to compare what calls are given.
 
     Raises:
         ProfilingError: a profiler runs already, in this thread or another.
@@ -65,9 +66,10 @@ class RecordedStep(SpilledStep):
         *,
         before: Waiting | None = None,
         is_first: bool = True,
+        summed: bool = False,
     ) -> None:
         super().__init__(model, device, arguments, stash)
-        self._is_first = is_first
+        self._is_first, self._summed = is_first, summed
         gc.collect()  # garbage from before the step must not be freed inside it; an abandoned tape ends now
         self._on = device_of(device)
         self._static = static_bytes(model, self._on, tensors(arguments))
@@ -99,7 +101,7 @@ class RecordedStep(SpilledStep):
         own = {*map(private.storage_key, (*counted, *gathered_parameters(model))), 0}
         inside = private.parts(each for _, each in around.tensors)
         inside = [each for each in inside if private.storage_key(each) not in own]
-        self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside)
+        self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside, summed=self._summed)
         gradients, others = _gradients(model), [each for each in inside if each.device == self.device]
         brought = arriving(model)  # freed within the step; another one has come when the next step begins
         held = [*(each for each in gradients if private.storage_key(each) not in own), *others, *brought]

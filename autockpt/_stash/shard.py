@@ -27,6 +27,14 @@ UNLIKE = (
 )
 
 
+BEGINS = UNLIKE.partition("{")[0]
+
+
+def is_unlike(reason: str) -> bool:
+    """Whether that is why a replay failed: ranks did not have its boundary alike."""
+    return BEGINS in reason
+
+
 class ShardStash:
     """Keeps this rank's part of what all ranks of a group have. See `Stash`: `get` is a collective.
 

@@ -4,6 +4,7 @@
 
 lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
+copies.py       what calls were given that other ranks may have the same
 attributes.py   what calls find at attributes of modules
 refusals.py     why calls and functions cannot be replayed
 seconds.py      when the places of a step were passed

@@ -9,9 +9,9 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from .._data.tables import ArgumentRecord, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
-from .._watch.copies import copies_of
 from .._watch.marks import Sources
 from .attributes import at_attributes
+from .copies import copies_of
 from .flow import Flow, Span
 from .lifetimes import Lifetimes
 from .refusals import refused_parts

@@ -36,6 +36,7 @@ from .._ranks.errors import PLAN, error_of, left_of, plain_error, told_as, unequ
 from .._ranks.layers import sharing_group, with_copies
 from .._ranks.units import speaks
 from .._stash.plan_stash import MEASURED_BYTES, with_measured_rates
+from .._stash.shard import is_unlike
 from ..solvers.errors import AutockptError
 from .known import Ready
 from .request import Request
@@ -147,7 +148,8 @@ class Agreement:
         Args:
             model: the model.
             profile: the step on this rank.
-            offload: what was asked for; nothing is done unless that is parts on several ranks.
+            offload: what was asked for; nothing is done unless that is parts on several ranks. Where ranks once did not
+                have alike what they had in the recorded step, nothing is in parts any more.
             device: the device that it trains on.
 
         Raises:
@@ -155,6 +157,8 @@ class Agreement:
         """
         if offload is None or not offload.is_shard:
             return profile, offload
+        if any(map(is_unlike, self.refused.values())):
+            return profile, None
         if not self.speaks:  # ranks plan each for itself, so that no group could gather
             offload = msgspec.structs.replace(offload, group="")
         group = sharing_group(model, offload)

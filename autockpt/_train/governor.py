@@ -61,7 +61,7 @@ class Governor:
 
     def __init__(self, request: Request, together: Together | None = None) -> None:
         self._request, self._surprises, self._said = request, Surprises(), Said()
-        self._ways = Ways(self._said)
+        self._ways = Ways(self._said, summed=request.offload is not None and request.offload.is_shard)
         self._agreement = Agreement(request)
         self._plans = Plans(request, self._ways.stashes, self._agreement)
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)

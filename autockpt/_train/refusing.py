@@ -9,13 +9,17 @@ import msgspec
 
 from .._data.profile import Profile
 from .._data.tables import RefusedPart
+from .._stash.shard import is_unlike
 
 MOST_NAMED = 3
 """Calls that are named in one warning."""
 
 
 def told(faults: Mapping[str, str]) -> str:
-    """Say which calls are kept from now on, and why."""
+    """Say which calls are kept from now on, and why; or that no boundary waits in parts any more."""
+    unlike = next((f"{key} {reason}" for key, reason in faults.items() if is_unlike(reason)), "")
+    if unlike:
+        return f"no boundary waits in parts from now on, and another plan is made: {unlike}"
     named = [f"{key} {reason}" for key, reason in list(faults.items())[:MOST_NAMED]]
     more = f"; and {len(faults) - MOST_NAMED} more, which the plan names" if len(faults) > MOST_NAMED else ""
     return f"calls that no replay repeats are kept from now on, and another plan is made: {'; '.join(named)}{more}"
@@ -28,8 +32,10 @@ def refusing(profile: Profile, faults: Mapping[str, str]) -> Profile:
 
     Args:
         profile: of the step.
-        faults: keys of calls, with the reasons. Those that the step does not have count for nothing.
+        faults: keys of calls, with the reasons. Those that the step does not have count for nothing, nor do those whose
+            boundary was to wait in parts and was not alike on all ranks: a plan without parts replays them.
     """
+    faults = {key: reason for key, reason in faults.items() if not is_unlike(reason)}
     if not faults:
         return profile
     calls, functions = profile.calls, profile.functions

@@ -111,6 +111,7 @@ class Ways:
 
     Args:
         said: gives each warning once.
+        summed: whether ranks are to compare what calls are given in recorded steps.
 
     Attributes:
         stashes: where their saved tensors wait.
@@ -118,9 +119,9 @@ class Ways:
         no_room: the first error of such a step; None if there was none.
     """
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, said: Said, *, summed: bool) -> None:
         self.stashes, self._said, self._switches = HeldStashes(), said, Switches()
-        self.goes_on = False
+        self.goes_on, self._summed = False, summed
         self.no_room: NoRoom | None = None
         self._waiting: Waiting | None = None  # what the last step that was spilled has put elsewhere
         self._unrecorded = 0  # steps that should have been recorded and could not be
@@ -155,8 +156,8 @@ class Ways:
         self.switch_off(begins.model)
         stash = self.stashes.open(begins.device)
         try:
-            waits = self._waiting
-            step = RecordedStep(begins.model, begins.device, begins.arguments, stash, before=waits, is_first=is_first)
+            given = begins.model, begins.device, begins.arguments, stash
+            step = RecordedStep(*given, before=self._waiting, is_first=is_first, summed=self._summed)
         except ProfilingError as error:
             self._tell_unrecorded(error)
             spilled = SpilledStep(begins.model, begins.device, begins.arguments, stash)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from .._calls.checksum import number_of
 from .._calls.layout import row_of, told_by_bytes
-from .._data.copies import CopiedTensors
-from .marks import SeenCall
 
 
 def sum_of(tensors: Sequence[torch.Tensor]) -> int:
@@ -20,18 +18,3 @@ def sum_of(tensors: Sequence[torch.Tensor]) -> int:
     if not any(each.grad_fn is not None for each in tensors) or not all(map(told_by_bytes, tensors)):
         return 0
     return int(number_of(row_of(tensors[0]))) if tensors[0].untyped_storage().nbytes() else 0
-
-
-def copies_of(calls: Sequence[SeenCall], storages: Iterable[Sequence[int]]) -> CopiedTensors | None:
-    """Return the checksums that were taken, by call; None where none were.
-
-    Args:
-        calls: the calls.
-        storages: of each, the tensors that it was given, by their numbers in the profile.
-    """
-    sums = {
-        f"{call.name}#{call.occurrence}": tuple(pairs)
-        for call, given in zip(calls, storages, strict=True)
-        if (pairs := [(tensor, each) for tensor, each in zip(given, call.sums, strict=False) if each and tensor >= 0])
-    }
-    return CopiedTensors(sums=sums) if sums else None

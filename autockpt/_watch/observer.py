@@ -42,6 +42,7 @@ class Observer:
         spill: where saved tensors wait for backward.
         held: tensors that the model's attributes, closures and globals refer to.
         changing: called with the tensors that an operator is about to change in place.
+        summed: whether there are checksums of what calls are given, where replays speak.
 
     Attributes:
         run: what it has seen so far.
@@ -56,18 +57,17 @@ class Observer:
         *,
         held: Iterable[torch.Tensor] = (),
         changing: Callable[[list[torch.Tensor]], None] | None = None,
+        summed: bool = False,
     ) -> None:
         self._tape, self._clock, self._spill, self._model, self._changing = tape, clock, spill, model, changing
         self.run = run_of(model, self.keys, held)
         self._fake = any(private.fake_mode_of(each) is not None for each in private.parts(model.parameters()))
-        self._static = StaticStorages(model, tape.key)
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
-        self._open: list[int] = []
+        self._open, self._function = list[int](), -1
         self._counts: Counter[tuple[int, str]] = Counter()  # of calls by (-1, name), of functions by (call, name)
-        self._returned = Returned(tape, summed=speaks(model) and not self._fake)
+        self._static, self._returned = StaticStorages(model, tape.key), Returned(tape, summed=summed and speaks(model))
         self._in_forward = self._aside = self._ended = self._elsewhere = False
-        self._function, self._backwards = -1, 0  # the one that runs; how many backward passes have begun
-        self._thread = threading.get_ident()
+        self._thread, self._backwards = threading.get_ident(), 0  # how many backward passes have begun
 
     @contextmanager
     def watching(self, *, in_place: bool = False, hooked: Hooked | None = None) -> Iterator[None]:

@@ -144,6 +144,22 @@ def unlike(rank: int) -> dict[str, Any]:
     return {"errors": errors, "steps": peaks}
 
 
+def diverging(rank: int, *, at: int) -> dict[str, Any]:
+    """Have ranks draw other random numbers in one step, the first under a plan or a later one; then train on."""
+    model = autockpt.apply(model_of(), "min", offload=FAST, seconds=0.5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    errors, parts, plan = [], [], None
+    for number in range(at + 2):
+        try:
+            step(model, optimizer, [batch_of(number)], 100 + number + (rank if number == at else 0))
+        except autockpt.ReplayError as error:
+            errors.append((number, str(error)))
+        plan = autockpt.plan_of(model)
+        parts.append(plan is not None and any(segment.offload for segment in plan.segments))
+    assert plan is not None
+    return {"errors": errors, "parts": parts, "refused": [each.call for each in plan.refused], "plan": plan}
+
+
 def not_alike(rank: int) -> dict[str, Any]:
     """Share sequences as well: then no rank has what another has."""
     found = trained(budget="min", seconds=0.5, steps=3, offload="shard", shared=Shared(by="sp"))

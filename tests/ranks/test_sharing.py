@@ -63,6 +63,15 @@ def test_what_is_not_the_same_on_all_ranks_is_an_error_on_all(both: Both) -> Non
     assert len(found[0]["errors"]) == 2
 
 
+@pytest.mark.parametrize("at", [pytest.param(2, marks=pytest.mark.sweep), 3], ids=["rehearsed", "later"])
+def test_once_ranks_differ_nothing_is_in_parts_and_no_call_is_kept_for_it(both: Both, at: int) -> None:
+    """A rehearsal gives backward what forward saved; later all ranks raise, and none waits for another."""
+    for found in both("sharing.diverging", at=at):
+        assert [number for number, _ in found["errors"]] == ([] if at == 2 else [3])
+        assert found["parts"][2:] == [True, False] if at == 2 else [True, True, False]
+        assert found["refused"] == [] and len(found["plan"].segments) > DEPTH // 2
+
+
 def test_what_ranks_do_not_have_alike_is_not_kept_in_parts(both: Both) -> None:
     found = both("sharing.not_alike")
     assert any(each["noted"] for each in found)  # by the rank that has made the plan
