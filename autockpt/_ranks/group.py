@@ -46,7 +46,7 @@ PATIENCE_SECONDS = 20.0
 so that nobody would ever come; and where one is only slow, little is lost."""
 
 FIRST_NAP_SECONDS, LONGEST_NAP_SECONDS = 1e-4, 0.1
-"""Between two looks at the store, twice as long each time: a thousand ranks that wait ask it ten thousand times a second."""
+"""Between two looks at the store, twice as long each time: of a thousand ranks it hears ten thousand a second."""
 
 MOMENT_SECONDS = 1.0
 """Who waits for longer says where, and looks whether somebody there waits for this rank."""
