@@ -29,15 +29,17 @@ def given(rank: int, *, shared: Shared, plans: tuple[str | None, str | None]) ->
     """Give each rank a plan by hand, or a budget; compare with the same steps without."""
 
     def run(asked: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any], bool]:
-        wrapped, said = shared.wrap(writer(), []), list[Any]()
+        model, said = writer(), list[Any]()
+        wrapped = shared.wrap(model, [])
+        inner = model if shared.by == "ddp" else wrapped
 
         def train() -> None:
             if asked is not None:
-                autockpt.apply(wrapped, **asked)
+                autockpt.apply(inner, **asked)
             loop(rank, shared, wrapped, 4, said)
 
         found = told_of(train)
-        return said, found, asked is not None and autockpt.plan_of(wrapped) is not None
+        return said, found, asked is not None and autockpt.plan_of(inner) is not None
 
     plan = plans[rank]
     plain = run(None)

@@ -72,7 +72,7 @@ def test_a_rank_that_is_interrupted_as_it_plans_is_named_on_the_other(both: Both
     assert found[which]["error"] == "KeyboardInterrupt"
     said = f"rank {which} has failed as a step began (KeyboardInterrupt), so no rank makes a plan"
     assert (found[1 - which]["error"], found[1 - which]["words"]) == ("NotApplicable", said)
-    assert found[0]["steps"] == found[1]["steps"] == 2
+    assert found[0]["steps"] == found[1]["steps"]
 
 
 @pytest.mark.parametrize("shared", [DDP, pytest.param(TENSORS, marks=sweep)], ids=["ddp", "tp"])
