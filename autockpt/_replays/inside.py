@@ -24,7 +24,8 @@ from .replay_peak import replay_peak
 def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -> PlannedReplay | None:
     """Work out what recomputing a run does whose replay leaves calls inside to replays of their own.
 
-    Where backward comes to those first, or several times, all is priced as if it were restored at once.
+    Where its own code makes something of what its calls return, and gives that to others of them, it is priced as if
+    all were restored at once.
     """
     whole = replay_of(index, members)
     if whole is None or not inner:
@@ -32,14 +33,11 @@ def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -
     whole = replace(whole, segment=_segment(index, whole.segment, inner))
     saves, inside = index.profile.saves, index.saves_of(members)
     later = {i for each in inner for i in index.saves_of(each.members)}
-    fills = index.passes.fills([i for i in inside if i not in later])
+    alive = [i for i in inside if saves.release[i] > whole.tick]
     boundary = boundary_of(index, members)
-    needed = fills.get(whole.tick)
-    if needed is None or len(fills) > 1 or standing_twice(index, members, boundary, frozenset()):
+    if not alive or standing_twice(index, members, boundary, frozenset()):
         return whole
-    end = max(saves.pack[i] for i in needed)
-    if whole.tick >= min(each.tick for each in inner) or end < max(saves.pack[i] for i in later):
-        return whole
+    end, needed = max(saves.pack[i] for i in alive), {i: saves.release[i] for i in alive if i not in later}
     held, given = _held_and_given(index, members, inner, dict.fromkeys(boundary, whole.tick + 1))
     until = restored(index, members, needed, frozenset(), held, {})
     for tensor, tick in given.items():
@@ -90,7 +88,11 @@ def _additions(
     additions = [each for each in whole.additions if each[1] < tick]  # copies of buffers, from forward on
     copies = [(size, over) for each in inner for size, since, over in each.additions if since < tick]
     size = sum(index.profile.buffer_bytes[name] for name in changed_buffers(index, whole.members))
-    additions.append((size + peak_bytes + sum(size for size, _ in copies), tick, tick + 1))
+    # Where backward comes to one of those inside first, that is replayed right behind this.
+    there = sum(size for each in inner for size, since, _ in each.additions if since == tick)
+    stands = sum(index.bytes_of[tensor] for tensor, _ in until) + 2 * sum(size for size, _ in copies)
+    high = max(size + peak_bytes + sum(size for size, _ in copies), stands + there if there else 0)
+    additions.append((high - there, tick, tick + 1))
     additions += [(index.bytes_of[tensor], tick + 1, over) for (tensor, _), over in until.items()]
     additions += [(2 * size, tick + 1, over) for size, over in copies]  # with those of the doubles that ran
     return (*additions, *(one for each in inner for one in each.additions if one[1] >= tick))

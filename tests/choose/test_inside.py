@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from autockpt.solvers import least_peak, simulate
 from autockpt.solvers.deadline import NEVER
 from tests.choose.test_parts import recorded
 from tests.doors import ProfileIndex, find_candidates, find_planned, phrase, replays_in_parts
-from tests.frames.test_inside import segment
+from tests.frames.test_inside import drawn, segment
 
 
 class Branch(nn.Module):
@@ -22,8 +23,8 @@ class Branch(nn.Module):
 
     def __init__(self, width: int, *, normed: bool) -> None:
         super().__init__()
-        self.up, self.act, self.down = nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        self.norm = nn.BatchNorm1d(4 * width) if normed else nn.Dropout(0.1)
+        self.up, self.norm = nn.Linear(width, 4 * width), nn.BatchNorm1d(4 * width) if normed else nn.Dropout(0.1)
+        self.act, self.down = nn.GELU(), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down(self.act(self.norm(self.up(x))))
@@ -35,8 +36,8 @@ class Block(nn.Module):
 
     def __init__(self, width: int = 16, *, normed: bool = False) -> None:
         super().__init__()
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.one, self.two = Branch(width, normed=normed), Branch(width, normed=normed)
+        self.first, self.one = nn.LayerNorm(width), Branch(width, normed=normed)
+        self.second, self.two = nn.LayerNorm(width), Branch(width, normed=normed)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.one(self.first(x))
@@ -131,13 +132,21 @@ def test_what_it_costs_is_what_it_runs_again() -> None:
     assert least <= replay.segment.recompute_seconds <= least + 10 * index.host.member_seconds
 
 
-def test_where_backward_comes_to_what_is_inside_first_it_is_priced_as_a_whole() -> None:
-    model = deep(3)
-    profile, batch = recorded(model)
-    plan = Plan(segments=(segment("1.one", inner=(segment("1.one.down"),)),))
-    (replay,), (whole,) = (find_planned(profile, each).replays for each in (plan, Plan.of(["1.one"])))
-    assert replay.segment.inner and (replay.held, replay.additions) == (whole.held, whole.additions)
-    assert autockpt.verify(model, batch, plan=plan).verdict == "exact"
+@pytest.mark.parametrize("normed", [False, True], ids=["", "statistics"])
+def test_whatever_is_inside_has_the_predicted_peak(normed: bool) -> None:
+    """Also where backward comes to that first."""
+    model = deep(5, normed=normed)
+    profile, batch = recorded(model, rows=1024)
+    for seed in range(8):
+        dice = random.Random(seed)
+        cuts = tuple(dice.randint(0, 2) if place else 0 for place in range(5))
+        inner = tuple(each for number in range(5) for each in drawn(model, str(number), dice))
+        plan = Plan(segments=(segment(*WHOLE[:5], cuts=cuts if any(cuts) else (), inner=inner),))
+        planned = find_planned(profile, plan)
+        predicted_bytes = simulate(planned.problem, range(len(planned.replays))).peak_bytes
+        found = autockpt.verify(model, batch, plan=plan)
+        assert found.verdict == "exact" and found.measured_peak_bytes is not None
+        assert 0 <= predicted_bytes - found.measured_peak_bytes < 1e-3 * predicted_bytes
 
 
 def test_a_profile_that_has_it_elsewhere_is_named() -> None:
