@@ -57,9 +57,11 @@ def rows() -> Iterator[Row]:
     for at in (0, 1, 2, 4):
         given = {"shared": ways["ddp"], "at": at, "again": True}
         yield f"rank 1 raises in forward of step {at} and takes another sample, ddp", "bad.raising", given, 2
-    for by, plans in (("tp", ("blocks", "other blocks")), ("sp", ("blocks", "other blocks")), ("tp", ("blocks", None))):
-        given = {"shared": ways[by], "plans": plans}
-        yield f"plans by hand: {plans[0]} and {plans[1] or 'a budget'}, {by}", "bad_plans.given", given, 2
+    other = ("blocks", "other blocks")
+    unlike: list[tuple[str, tuple[str, str | None]]] = [("tp", other), ("sp", other), ("tp", ("blocks", None))]
+    for by, hands in unlike:
+        given = {"shared": ways[by], "plans": hands}
+        yield f"plans by hand: {hands[0]} and {hands[1] or 'a budget'}, {by}", "bad_plans.given", given, 2
     given = {"shared": ways["fsdp"], "plans": ("two in one", "two in one")}
     yield "a plan of another layout: two units in one segment, fsdp", "bad_plans.given", given, 2
     yield (

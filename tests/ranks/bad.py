@@ -183,14 +183,12 @@ def raising(rank: int, *, shared: Shared, at: int, again: bool) -> dict[str, Any
         def train() -> None:
             for number in range(at + 5):
                 batch = tokens(own_of(rank, shared), number)
-                model.stumbles = rank == 1 and number == at
-                try:
-                    held_step(wrapped, optimizer, batch, 100 + number, said, peaks)
-                except ValueError:
-                    model.stumbles = False
-                    if not again:
-                        raise
-                    held_step(wrapped, optimizer, batch, 100 + number, said, peaks)
+                for model.stumbles in [True, False] if rank == 1 and number == at else [False]:
+                    try:
+                        held_step(wrapped, optimizer, batch, 100 + number, said, peaks)
+                    except ValueError:  # whose frames hold what forward made, until this is over
+                        if not again:
+                            raise
 
         found = told_of(train)
         return said, found, asked is not None and autockpt.plan_of(inner) is not None, held_by(shared, peaks)

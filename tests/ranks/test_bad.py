@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed
-from torch.distributed import distributed_c10d
 
 import autockpt
 from tests.doors import rank_group, torch_private
@@ -17,7 +16,7 @@ from tests.doors import rank_group, torch_private
 from .conftest import Both
 from .models import Shared, step, tokens, writer
 
-c10d: Any = distributed_c10d
+c10d: Any = distributed
 
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
