@@ -148,7 +148,6 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._record import alive, in_place, recorder, timing
     from autockpt._record import build as record_build
     from autockpt._record.fake import RooflineClock
-    from autockpt._record.lifetimes import Lifetimes, lifetimes
     from autockpt._record.loss import assumed_loss
     from autockpt._record.recorder import Mode as RecordMode
     from autockpt._record.recorder import profiles_for, record_step
@@ -173,6 +172,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.request import Request
     from autockpt._train.step import MOST_FORWARDS
     from autockpt._watch import observer
+    from autockpt._watch.lifetimes import Lifetimes, lifetimes
     from autockpt._watch.observer import Observer
     from autockpt._world.group import world_of
     from autockpt._world.shard import blocks_of

@@ -1,6 +1,6 @@
 """Recording: from a model and a batch to a profile.
 
-    a step ── `_watch` ──▶ SeenStep ── lifetimes.py ──▶ lifetimes ── flow.py, refusals.py, tables.py ──▶ Profile
+    a step ── `_watch` ──▶ SeenStep ── `_watch/lifetimes` ──▶ lifetimes ── flow.py, refusals.py, tables.py ──▶ Profile
 
 recorder.py     `profile`: what runs, and what becomes of it
 build.py        what was seen of a step, as a profile
@@ -8,12 +8,12 @@ step.py         the training step that is recorded
 loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
 runs.py         the watched step
-lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
+attributes.py   what a replay needs of what stands at attributes of modules
 refusals.py     why calls and functions cannot be replayed
 tables.py       the tables of the profile
 timing.py       forwards and steps of their own, for the seconds
-in_place.py     a user's own step, recorded; recorded.py is what it was
+in_place.py     a user's own step, recorded; recorded.py is what it was, excerpt.py finds what of the tape is of it
 timed.py        a user's own step, timed
 prelude.py      what a loop makes before it calls the model
 alive.py        what is alive of a class, found while other threads run

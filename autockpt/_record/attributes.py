@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 
+from .._watch.lifetimes import Lifetimes
 from .flow import Flow
-from .lifetimes import Lifetimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from .._data.tables import Static
 from .._device import Device, device_of, rounded
 from .._optimizer.memory import OptimizerMemory
 from .._ranks.units import parameters_at_rest
+from .._watch.lifetimes import lifetimes
 from .._watch.marks import SeenCall, SeenStep
 from .flow import Flow
-from .lifetimes import lifetimes
 from .sandbox import compile_notes
 from .tables import make_tables
 from .timing import Seconds

@@ -26,12 +26,12 @@ from .._optimizer.memory import Chosen, optimizer_memory
 from .._ranks.units import units
 from .._stash import open_stash
 from .._stash.base import Spill, SpilledTensor
+from .._watch.lifetimes import places
 from .._watch.marks import SeenStep
 from .._watch.routing import Given, routed_operators, tensors_in
 from .._watch.storage_tape import StorageTape
 from .build import build_profile, static_bytes
 from .left_over import nothing_left_over
-from .lifetimes import places
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from .._watch.lifetimes import Lifetimes, Placed
 from .._watch.marks import Found, SeenStep
 from .._watch.routing import MOVES_STATISTICS
-from .lifetimes import Lifetimes, Placed
 
 CASTS = "aten._to_copy."
 """How the name of the operator that casts begins."""

@@ -197,10 +197,10 @@ class RecordedStep(SpilledStep):
         before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
         before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
-        went = self._stays.intersection(self._gone.values())  # freed here, as the next step frees what this one leaves
-        went = {key for key in went if key > 0}  # what graphs hold is spilled: the tape has not seen it left
+        gone = self._stays.intersection(self._gone.values())
+        went = (key for key in gone if key > 0)  # freed here, as the next step frees what this one leaves on the tape
         left_bytes = unlike_bytes(left, before.values()) - sum(self._held_bytes[key] for key in went)
-        stood_bytes = sum(self._held_bytes[key] for key in self._stays.difference(self._gone.values()))
+        stood_bytes = sum(self._held_bytes[key] for key in self._stays - gone)
         static = msgspec.structs.replace(
             self._static,
             input_bytes=self._static.input_bytes + sum(given),

@@ -9,10 +9,10 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from .._data.tables import ArgumentRecord, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
+from .._watch.lifetimes import Lifetimes
 from .._watch.marks import Sources
 from .attributes import at_attributes
 from .flow import Flow, Span
-from .lifetimes import Lifetimes
 from .refusals import refused_parts
 from .timing import Place, Seconds
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .._watch.marks import Mark, MarkKind, SeenStep
+from .marks import Mark, MarkKind, SeenStep
 
 
 @dataclass(frozen=True, slots=True)
