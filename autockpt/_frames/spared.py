@@ -58,9 +58,7 @@ class Spared:
 
     def hold(self) -> None:
         """Hold the tensors, if all are there and none has changed."""
-        found = self._alive() if not self._held else []
-        if found and _torch_private.versions(found) == [version for _, version in self._were]:
-            self._held = [Detached(each, f"attribute {self._name!r}") for each in found]
+        self._held = self._held or self._there()
 
     def settle(self, now: object) -> None:
         """Hold what is still there after forward; `now` is what stands at the attribute then."""
@@ -71,10 +69,14 @@ class Spared:
 
     def leaf(self) -> Any:
         """Return for a replay what forward found: hollow, but for tensors that somebody holds, as they were."""
-        if not self._held:
-            self.hold()
-        held = [each.leaf() for each in self._held] or [look.leaf() for look in self._looks]
-        return decode(self._templates, held)[0]
+        there = self._held or self._there()
+        return decode(self._templates, [each.leaf() for each in there or self._looks])[0]
+
+    def _there(self) -> list[Detached]:
+        found = self._alive()
+        if len(found) < len(self._were) or _torch_private.versions(found) != [version for _, version in self._were]:
+            return []
+        return [Detached(each, f"attribute {self._name!r}") for each in found]
 
     def _alive(self) -> list[Tensor]:
         return [tensor for reference, _ in self._were if (tensor := reference()) is not None]
