@@ -198,8 +198,7 @@ class RecordedStep(SpilledStep):
         before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
         gone = self._stays.intersection(self._gone.values())
-        went = (key for key in gone if key > 0)  # freed here, as the next step frees what this one leaves on the tape
-        left_bytes = unlike_bytes(left, before.values()) - sum(self._held_bytes[key] for key in went)
+        left_bytes = unlike_bytes(left, before.values()) - self._as_left_bytes(gone)
         stood_bytes = sum(self._held_bytes[key] for key in self._stays - gone)
         static = msgspec.structs.replace(
             self._static,
@@ -216,6 +215,10 @@ class RecordedStep(SpilledStep):
             stood=(*before.values(), *given),
             made=tuple(made),
         )
+
+    def _as_left_bytes(self, gone: Iterable[int]) -> int:
+        """Return the bytes that were freed here as the next step frees what this one leaves on the tape."""
+        return sum(self._held_bytes[key] for key in gone if key > 0)
 
     def _last(self) -> int:
         """Return the marker where the step is over; -1 if there is none."""
