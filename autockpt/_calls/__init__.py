@@ -2,6 +2,8 @@
 
 values.py        arguments and results, taken apart into containers and tensors
 names.py         the name of a torch function in plans and profiles
+attributes.py    tensors at plain attributes of modules
+watched.py       whether anything reads a tensor for a while
 contents.py      what the Python objects around them hold: found, compared, put back
 failing.py       errors of the user's own code, told with what it ran on
 layout.py        how a tensor's elements lie in memory, and the bytes there

@@ -93,8 +93,8 @@ class Rehearsal(Check):
 
     @_torch_private.never_compiled
     def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
-        self._hidden = hidden = Hidden([call])
         with _torch_private.no_torch_functions():
+            self._hidden = hidden = Hidden([call])
             self._sums = Sums([*hidden.weights(), *hidden.large()], given)
         self._others = list(dict.fromkeys([*super().begins(call, given), *hidden.generators]))
         return self._others

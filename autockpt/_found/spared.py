@@ -3,7 +3,7 @@
     forward   ├─ self.last = a of the step before ─┤ overwritten: a goes, as in a plain step
     replay    self.last is hollow, as a was: whoever reads it gets an error, and never another result
 
-Whether a call reads them is known of the recorded step, and seen in each forward (`_Watched`). What that reads after
+Whether a call reads them is known of the recorded step, and seen in each forward (`watch`). What that reads after
 all is held, and so is what it does not overwrite: the loop may do so before backward.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private
 from .._calls.attributes import may_hold_tensors
 from .._calls.values import decode, encode, kept_whole, not_simple
+from .._calls.watched import unwatch, watch
 from .held import Detached
 from .hollow import Shape
 
@@ -27,37 +27,6 @@ READ = "what the attribute {!r} held before forward overwrote it, which no forwa
 
 Inside: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """Buffers or attributes inside a module: the path to each module that has some, and their names."""
-
-
-class _Watched(Tensor):
-    """The class that a plain tensor has while a forward may read or overwrite it. It ends with the first read."""
-
-    _spared: list[Spared]
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        found = [each for each in tree_leaves((args, kwargs)) if type(each) is _Watched] if func not in _LOOKS else []
-        for each in found:
-            watchers = each._spared if type(each) is _Watched else []  # it may be given twice
-            _unwatch(each)
-            for spared in watchers:
-                spared.hold()
-        if found:
-            return func(*args, **kwargs)
-        with _torch_private.plain_subclasses():
-            return func(*args, **kwargs)
-
-
-_LOOKS = frozenset(
-    (
-        *(getattr(Tensor, each).__get__ for each in ("shape", "dtype", "device", "requires_grad", "ndim")),
-        *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.__len__),
-    )
-)
-"""What a hollow tensor answers as the real one does."""
 
 
 class Spared:
@@ -80,22 +49,16 @@ class Spared:
     def watch(self) -> None:
         """Watch from now on whether the tensors are read."""
         for each in self._alive():
-            if type(each) is _Watched:
-                each._spared.append(self)
-            else:
-                each._spared = [self]  # type: ignore[attr-defined]
-                each.__class__ = _Watched
+            watch(each, self.hold)
 
     def unwatch(self) -> None:
         """Watch no longer."""
         for each in self._alive():
-            _unwatch(each)
+            unwatch(each)
 
     def hold(self) -> None:
         """Hold the tensors, if all are there and none has changed."""
-        found = self._alive() if not self._held else []
-        if found and _torch_private.versions(found) == [version for _, version in self._were]:
-            self._held = [Detached(each, f"attribute {self._name!r}") for each in found]
+        self._held = self._held or self._there()
 
     def settle(self, now: object) -> None:
         """Hold what is still there after forward; `now` is what stands at the attribute then."""
@@ -106,19 +69,17 @@ class Spared:
 
     def leaf(self) -> Any:
         """Return for a replay what forward found: hollow, but for tensors that somebody holds, as they were."""
-        if not self._held:
-            self.hold()
-        held = [each.leaf() for each in self._held] or [look.leaf() for look in self._looks]
-        return decode(self._templates, held)[0]
+        there = self._held or self._there()
+        return decode(self._templates, [each.leaf() for each in there or self._looks])[0]
+
+    def _there(self) -> list[Detached]:
+        found = self._alive()
+        if len(found) < len(self._were) or _torch_private.versions(found) != [version for _, version in self._were]:
+            return []
+        return [Detached(each, f"attribute {self._name!r}") for each in found]
 
     def _alive(self) -> list[Tensor]:
         return [tensor for reference, _ in self._were if (tensor := reference()) is not None]
-
-
-def _unwatch(tensor: Tensor) -> None:
-    if type(tensor) is _Watched:
-        tensor.__class__ = Tensor  # type: ignore[assignment]
-        del tensor._spared
 
 
 def spared_in(module: nn.Module, unread: Inside) -> dict[nn.Module, dict[str, Spared]]:

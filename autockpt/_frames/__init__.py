@@ -27,6 +27,7 @@ Rules of lifetimes: why a tensor is alive after the forward of its segment, and 
    away from the slot: another backward replays again, and between the two only the boundary is held.
 3. The boundary (`Frame.boundary`; `Recording._refer` puts it there) goes with the last replay that can be asked for.
 4. A parameter or a buffer is held as itself (`OwnedSlot`, `ModuleState`); buffers that forward changes are copied.
+   What stands at an attribute is held too, unless the plan knows that forward overwrites it unread (`spared`).
 5. Of a kept unit its result is held (`UnitRun.tensors`), and by autograd what it saved (`Detached`); of a skipped one
    the second alone.
 6. Nothing that is held may have a graph: that leads to slots, and so to the frame, a cycle that no collector sees.

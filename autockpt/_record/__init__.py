@@ -9,7 +9,7 @@ loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
 runs.py         the watched step
 timing.py       forwards and steps of their own, for the seconds
-in_place.py     a user's own step, recorded; recorded.py is what it was
+in_place.py     a user's own step, recorded; recorded.py is what it was, excerpt.py finds what of the tape is of it
 timed.py        a user's own step, timed
 prelude.py      what a loop makes before it calls the model
 alive.py        what is alive of a class, found while other threads run

@@ -4,6 +4,7 @@
     backward    unpack ◀── a new tensor with the same bytes; it dies when its node is done
 
 base.py          `Stash`: put, get, free; what is held instead of a tensor that waits
+waiting.py       which storages only graphs would hold
 spilled_step.py  a step of the user's whose saved tensors wait
 held.py          one stash for several steps
 file.py          a temporary file

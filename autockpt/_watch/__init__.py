@@ -5,6 +5,8 @@
 observer.py     calls, functions, operators and saves, as markers
 routing.py      standing around forwards, torch functions and operators
 marks.py        what the markers stand for, and all that was seen of a run
+lifetimes.py    from the tape to births and deaths in the plain step
+attributes.py   what stands at attributes of modules as a call begins
 checks.py       what objects tell of a call: generators, containers, buffers, attributes
 copies.py       checksums of what calls are given, where ranks may have it alike
 returned.py     who returned which tensor
