@@ -99,7 +99,7 @@ class SeenCall:
         reasons: why it cannot be replayed exactly, as far as Python objects show it (see `Checks`).
         checkpointed: whether it runs inside a torch.utils.checkpoint region of the user's.
         alone: why it cannot share a segment with other calls; empty if it can.
-        traces: why more than its result may tell that it ran; empty if no reason is known.
+        traces: why more than its result may tell that it, or a call inside it, ran; empty if no reason is known.
     """
 
     name: str

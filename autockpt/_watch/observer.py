@@ -186,7 +186,7 @@ class Observer:
         call = self.run.calls[index]
         with self._own_work() as stamp:
             call.ways, keys = self._returned.given(arguments)
-            check = self._checks.of_call(call, module, arguments)
+            check = self._checks.of_call(call, self.run.calls[max(call.parent, 0)], module, arguments)
             if self._gathered.any:
                 self.mark("gathered", 0, keys=self.keys(self._gathered.begins(call, module)))
             self.mark("enter", index, stamp, keys)
