@@ -89,7 +89,7 @@ class UnitRecorder:
             sources=tuple(sources),
             skipped=not kept,
             result=encoded,
-            tensors=[stand_in(tensor, given, kept=kept) for tensor in made],
+            tensors=tuple([stand_in(tensor, given, kept=kept) for tensor in made]),
             random=_moved(before, states_of(generators)) if draws else (),
         )
         return result

@@ -41,18 +41,9 @@ def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
     alone = (next(filter(None, _of_function(flow, function)), "") for function in functions)
     yield from (RefusedPart("call", i, reason) for i, reason in enumerate(calls) if reason)
     yield from (RefusedPart("run", i, seen.alone) for i, seen in enumerate(flow.run.calls) if seen.alone)
-    yield from (RefusedPart("unit", i, reason) for i, reason in enumerate(_traces(flow)) if reason)
+    yield from (RefusedPart("unit", i, seen.traces) for i, seen in enumerate(flow.run.calls) if seen.traces)
     yield from (RefusedPart("result", i, reason) for i, reason in enumerate(results) if reason)
     yield from (RefusedPart("function", i, reason) for i, reason in enumerate(alone) if reason)
-
-
-def _traces(flow: Flow) -> list[str]:
-    """Return by call why more than its result may tell that it, or a call inside it, ran."""
-    found = [seen.traces for seen in flow.run.calls]
-    for seen, reason in zip(reversed(flow.run.calls), reversed(found), strict=True):
-        if reason and seen.parent >= 0:
-            found[seen.parent] = found[seen.parent] or reason
-    return found
 
 
 def _of_op(flow: Flow, op: int) -> str:

@@ -64,8 +64,10 @@ class Checks:
         """Whether modules changed their attributes. Many do so in their first forward only."""
         return any(_attributes_of(module) != before for module, before in self._attributes.items())
 
-    def of_call(self, call: SeenCall, module: torch.nn.Module, arguments: object) -> Callable[[object], None]:
-        """Note the state as a call begins; return what to call with its output as it ends."""
+    def of_call(
+        self, call: SeenCall, around: SeenCall, module: torch.nn.Module, arguments: object
+    ) -> Callable[[object], None]:
+        """Note the state as a call begins, inside another; return what to call with its output as it ends."""
         leaves, states = tensors((arguments,)), self._states()
         devices = {tensor.device for tensor in (*leaves, *module.parameters(), *module.buffers())}
         parameters = [*map(private.storage_key, module.parameters())]
@@ -80,7 +82,8 @@ class Checks:
         objects = _around(module, arguments)
 
         def ended(output: object) -> None:
-            call.traces = _traces(objects, module, arguments, output)
+            call.traces = call.traces or _traces(objects, module, arguments, output)
+            around.traces = around.traces or call.traces
             call.draws, elsewhere = _drawn(states, devices)
             bound = [*map(private.storage_key, module.parameters())] != parameters
             made = call.nested and not any(leaf.is_nested for leaf in leaves)

@@ -110,7 +110,7 @@ class SeenCall:
         checkpointed: whether it runs inside a torch.utils.checkpoint region of the user's.
         alone: why it cannot share a segment with other calls; empty if it can.
         found: what stands at attributes of its modules as it begins, in the order of the keys of its ``found`` marker.
-        traces: why more than its result may tell that it ran; empty if no reason is known.
+        traces: why more than its result may tell that it, or a call inside it, ran; empty if no reason is known.
     """
 
     name: str

@@ -188,7 +188,7 @@ class Observer:
         call = self.run.calls[index]
         with self._own_work() as stamp:
             (call.ways, keys), call.sums = self._returned.given(arguments), self._returned.sums(arguments)
-            check = self._checks.of_call(call, module, arguments)
+            check = self._checks.of_call(call, self.run.calls[max(call.parent, 0)], module, arguments)
             if self._gathered.any:
                 self.mark("gathered", 0, keys=self.keys(self._gathered.begins(call, module)))
             mark_attributes(self.mark, self._tape.key, index, call, module)
