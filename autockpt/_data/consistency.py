@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
+import msgspec
+
 from ..solvers.units import shown
 from .amounts import MOST_SUM
 from .errors import InvalidFile
@@ -110,10 +112,11 @@ def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
     arguments = [*chain.from_iterable(call.arguments for call in step.calls), *chain(*step.functions.arguments)]
     for what, rows, names in (
         ("arguments", arguments, ("tensor", "sources", "functions")),
-        ("calls", step.calls, ("outputs", "attributes", "enter_seconds", "exit_seconds")),
+        ("calls", step.calls, ("outputs", "enter_seconds", "exit_seconds")),
         ("the step", [step], ("plain_seconds",)),
     ):
         yield from ((what, name, [getattr(row, name) for row in rows]) for name in names)
+    yield "calls", "attributes", [() if call.attributes is msgspec.UNSET else call.attributes for call in step.calls]
     if step.world is not None:
         yield "the world", "reads", [step.world.gathered, step.world.reduced]
     if step.copies is not None:

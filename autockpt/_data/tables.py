@@ -143,8 +143,9 @@ class CallRecord(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
         signature: equal for structurally identical calls.
         draws: whether the state of a random generator changed.
         buffers: qualified names of the buffers whose values it changed.
-        attributes: tensors of this step that it found at attributes of its modules, and that a replay needs there.
-        unread: qualified names of attributes with other tensors of this step, which it did not read.
+        attributes: tensors of this step that it found at attributes of its modules, and that a replay needs there;
+            unset, and not in files, where there are none.
+        unread: qualified names of attributes with other tensors of this step, which it did not read; the same.
     """
 
     name: str
@@ -161,8 +162,8 @@ class CallRecord(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
     signature: str = ""
     draws: bool = False
     buffers: tuple[str, ...] = ()
-    attributes: Column = ()
-    unread: tuple[str, ...] = ()
+    attributes: Column | msgspec.UnsetType = msgspec.UNSET
+    unread: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def key(self) -> str:

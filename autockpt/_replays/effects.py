@@ -173,13 +173,15 @@ def _segment(
 def boundary_of(index: Index, members: Members) -> dict[int, None]:
     """Return the tensors that come into a run from outside, those that it finds at attributes of modules included."""
     records = (index.nodes[member].record for member in members if not index.is_function(member))
-    return index.boundary(members) | dict.fromkeys(tensor for each in records for tensor in each.attributes)
+    found = (each.attributes for each in records if isinstance(each.attributes, tuple))
+    return index.boundary(members) | dict.fromkeys(tensor for each in found for tensor in each)
 
 
 def unread_names(index: Index, members: Members) -> tuple[str, ...]:
     """Return the names of attributes whose tensors a run finds and does not read, each once."""
     records = (index.nodes[member].record for member in members if not index.is_function(member))
-    return tuple(dict.fromkeys(name for each in records for name in each.unread))
+    found = (each.unread for each in records if isinstance(each.unread, tuple))
+    return tuple(dict.fromkeys(name for each in found for name in each))
 
 
 def changed_buffers(index: Index, members: Members) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from .._data.tables import ArgumentRecord, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
 from .._watch.marks import Sources
 from .attributes import at_attributes
@@ -93,8 +95,8 @@ def _calls(flow: Flow, found: Lifetimes, at: Mapping[Place, float]) -> tuple[Cal
                 signature=signature,
                 draws=seen.draws or any(flow.run.ops[op].draws for op in ops),
                 buffers=tuple(sorted({*flow.buffer_names(changed, seen.name), *seen.bound})),
-                attributes=standing[index].needed,
-                unread=standing[index].unread,
+                attributes=standing[index].needed or msgspec.UNSET,
+                unread=standing[index].unread or msgspec.UNSET,
             )
         )
     return tuple(records)
