@@ -114,8 +114,8 @@ class Observer:
         """Put one marker on the tape. Return its number, or -1 if the run is over."""
         if self._ended:
             return -1
-        made = Mark(kind, index, stamp, keys)  # before: an interrupt in between would leave a marker without its meaning
-        self.run.marks[number := self._tape.mark()] = made
+        # What it means is made first: after an interrupt in between the tape would have a marker without a meaning.
+        self.run.marks[number := self._tape.mark()] = Mark(kind, index, stamp, keys)
         return number
 
     def keys(self, values: Iterable[torch.Tensor]) -> tuple[int, ...]:
