@@ -149,9 +149,16 @@ def interrupted_in_a_wait(rank: int, *, shared: Shared) -> dict[str, Any]:
     if rank == 0:
         store.wait(["interrupted"])
         return {**told_of(lambda: loop(rank, shared, wrapped, 1, said)), "steps": len(said)}
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    found = told_of(lambda: loop(rank, shared, wrapped, 1, said))
+    looks: Callable[..., bool] = rank_group.Group._is_over
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+
+    def waits(group: Any, number: int, seconds: float) -> bool:
+        if not timer.ident:  # it has begun to wait, and does so until it is interrupted
+            timer.start()
+        return looks(group, number, seconds)
+
+    with mock.patch.object(rank_group.Group, "_is_over", waits):
+        found = told_of(lambda: loop(rank, shared, wrapped, 1, said))
     timer.join()
     store.set("interrupted", "")
     return {**found, "steps": len(said)}
