@@ -25,7 +25,7 @@ def targets(batch: Tensor) -> Tensor:
 def fgsm(run: Run, batch: Tensor, wanted: Tensor) -> Tensor:
     """One step of the gradient's sign, by a backward that reaches the weights too."""
     run.model.eval()
-    given = batch.clone().requires_grad_()
+    given = batch.detach().requires_grad_()
     nn.functional.cross_entropy(run.model(given), wanted).backward()
     assert given.grad is not None
     found = (given + 0.1 * given.grad.sign()).detach()

@@ -193,7 +193,7 @@ def test_a_penalty_on_the_gradient_of_the_batch() -> None:
         for batch in steps(rows=256):
 
             def work(batch: Tensor = batch) -> Tensor:
-                batch = batch.clone().requires_grad_()
+                batch = batch.detach().requires_grad_()  # a copy of the loop would stand besides
                 loss = loss_of(run.model(batch))
                 (slope,) = torch.autograd.grad(loss, batch, create_graph=True)
                 loss = loss + slope.square().sum()
