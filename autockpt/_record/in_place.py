@@ -197,7 +197,7 @@ class RecordedStep(SpilledStep):
         made = made_since(self._tape.events(), self._last(), frozenset(others))
         buckets = self._buckets.among(reversed([*enumerate(made)]))  # reversed: DDP makes them last, before the forward
         made = [size for number, size in enumerate(made) if number not in buckets]
-        self._forget_graphs_that_stay()
+        self._forget_graph_of_failure()
         before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
         before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
@@ -212,14 +212,15 @@ class RecordedStep(SpilledStep):
             made=tuple(made),
         )
 
-    def _forget_graphs_that_stay(self) -> None:
-        """Count no graph of a step before that this one does not let go of, as of a step that failed.
+    def _forget_graph_of_failure(self) -> None:
+        """Count no graph of a step before where this one lets go of none: one was left by a step that failed.
 
-        A loop that holds one anew in each step lets go of the one before; one that is held once is in no step to come.
+        A loop that holds graphs anew in each step lets go of an older one in each.
         """
-        for key in {key for key in self._stays if key < 0}.difference(self._gone.values()):
-            self._stays.discard(key)
-            del self._held_bytes[key]
+        waiting = {key for key in self._stays if key < 0}
+        if waiting.isdisjoint(self._gone.values()):
+            self._stays -= waiting
+            self._held_bytes = {key: size for key, size in self._held_bytes.items() if key not in waiting}
 
     def _standing(self, before: Mapping[int, int], left: list[int], given: list[int]) -> Static:
         """Return what stands under the step: what it leaves behind, beyond what it found; see `_of_the_step`."""
