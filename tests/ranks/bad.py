@@ -149,6 +149,7 @@ def interrupted_in_a_wait(rank: int, *, shared: Shared) -> dict[str, Any]:
     if rank == 0:
         store.wait(["interrupted"])
         return {**told_of(lambda: loop(rank, shared, wrapped, 1, said)), "steps": len(said)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the run is in the background
     looks: Callable[..., bool] = rank_group.Group._is_over
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
 
