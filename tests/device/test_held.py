@@ -257,6 +257,7 @@ def test_another_plan_after_one_at_fault_is_rehearsed_in_the_same_memory(
     with caplog.at_level("INFO", "autockpt"):
         step(model, batch)
     assert "some calls cannot be replayed" in caplog.text
+    step(model, batch)  # one call was at fault, so the second plan has recomputed its likes: a third follows
     assert pinned_bytes("allocated") - ever <= 1.05 * first_bytes
     assert pinned_bytes() == before
 
