@@ -19,7 +19,7 @@ TOGETHER = ({"recompute", "boundary"}, {"keep", "saved"})
 """Kinds of pins that one call can have both: it is recomputed, or kept, and what that needs waits elsewhere."""
 
 
-def refuse_unknown_names(model: nn.Module, pins: Pins, offload: Offload | None) -> None:
+def refuse_unclear_pins(model: nn.Module, pins: Pins, offload: Offload | None) -> None:
     """Refuse a pattern that no module's name matches, and a module that is pinned in two ways.
 
     Args:

@@ -51,7 +51,7 @@ class Inside(Replay):
 
     def _record(self, segment: int, *_: object) -> Recording:
         """Return the frame of an inner segment in the making."""
-        recording = _Again(segment, _Sees(self, self.call.generators), self._frame)
+        recording = _InnerRecording(segment, _Sees(self, self.call.generators), self._frame)
         self._frames.append(recording.frame)
         return recording
 
@@ -101,7 +101,7 @@ class _PassOn(Pack):
         return _NotHeld()
 
 
-class _Again(Recording):
+class _InnerRecording(Recording):
     """The frame of an inner segment, as long as members join it.
 
     Args:

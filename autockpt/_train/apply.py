@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 import torch
 
 from .. import _torch_private as private
-from .._calls.pin_names import refuse_unknown_names
+from .._calls.pin_names import refuse_unclear_pins
 from .._calls.roots import Models, Together, as_one, roots
 from .._compare.checks import Checking
 from .._data import terminal
@@ -217,7 +217,7 @@ def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: o
 
 def _hold(model: torch.nn.Module, inputs: object, request: Request) -> None:
     """Hold a model to what is requested: with a plan for `inputs`, or with plans for the steps that it takes."""
-    refuse_unknown_names(model, request.pins, request.offload)
+    refuse_unclear_pins(model, request.pins, request.offload)
     governor = Governor(request, model if isinstance(model, Together) else None)
     if inputs is None:
         govern(model, governor)
