@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autockpt import Plan
-from tests.doors import install
+from tests.doors import Frame, install
 from tests.twin import Outcome, counting_replays, left_by
 
 torch.set_num_threads(1)
@@ -52,3 +53,16 @@ def assert_same(model: nn.Module, plan: Plan | Sequence[Any], run: Run, *, repla
     assert all(loss.isfinite().all() for loss in expected.of("loss").values()), "no numbers are the same bits"
     assert expected.differences(found) == []
     assert replays is None or bool(replayed) == replays
+
+
+def assert_frames_go(run: Callable[[], object]) -> None:
+    """Have steps leave no frame behind, with the collector of cycles off."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(each, Frame) for each in gc.get_objects())
+        for _ in range(3):
+            run()
+        assert sum(isinstance(each, Frame) for each in gc.get_objects()) == before
+    finally:
+        gc.enable()

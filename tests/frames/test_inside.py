@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import random
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import InvalidFile, NotApplicable, Plan, Segment, is_recomputing
 from tests.doors import Frame, data_files, frames_thread, install
-from tests.frames.comparing import Run, steps
+from tests.frames.comparing import Run, assert_frames_go, steps
 from tests.frames.models import WIDTH, WithLinear, batch, penalised, summed
 from tests.frames.test_nested import Penalises, Stage, autocast
 from tests.twin import counting_replays, listening
@@ -135,15 +134,7 @@ def test_each_is_replayed_when_backward_comes_to_it_and_less_stands_at_once() ->
 def test_frames_are_gone_with_backward(name: str) -> None:
     planned = blocks()
     install(planned, PLANS[name])
-    gc.collect()
-    gc.disable()
-    try:
-        before = sum(isinstance(each, Frame) for each in gc.get_objects())
-        for _ in range(3):
-            summed(planned).backward()
-        assert sum(isinstance(each, Frame) for each in gc.get_objects()) == before
-    finally:
-        gc.enable()
+    assert_frames_go(lambda: summed(planned).backward())
 
 
 @pytest.mark.parametrize("check", ["never", "always"])

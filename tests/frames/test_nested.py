@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import threading
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from autockpt import InvalidFile, NotApplicable, Plan, Segment, is_recomputing
 from tests.doors import Frame, ReplayChecks, data_files, govern, install, patched_behind, ranks_refuse
-from tests.frames.comparing import Run, assert_same, steps
+from tests.frames.comparing import Run, assert_frames_go, assert_same, steps
 from tests.frames.models import WIDTH, Containers, Tower, WithLinear, batch, cnn, images, mlp, penalised, summed
 from tests.twin import counting_replays, listening
 
@@ -130,15 +129,7 @@ def test_no_more_than_a_part_stands_at_once() -> None:
 def test_frames_are_gone_with_backward() -> None:
     planned = chain()
     install(planned, numbered(LEVELS[1]))
-    gc.collect()
-    gc.disable()
-    try:
-        before = sum(isinstance(each, Frame) for each in gc.get_objects())
-        for _ in range(3):
-            summed(planned).backward()
-        assert sum(isinstance(each, Frame) for each in gc.get_objects()) == before
-    finally:
-        gc.enable()
+    assert_frames_go(lambda: summed(planned).backward())
 
 
 @pytest.mark.parametrize("check", ["never", "always"])
