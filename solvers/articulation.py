@@ -77,13 +77,15 @@ def articulation_points(judge: Judge, chain: BlockChain) -> tuple[int, ...]:
         holds = problem.candidates[longest[element]].holds if element in longest else ()
         late = [problem.tensors[t].bytes for t, until in holds if until > problem.tensors[t].free_step]
         crossing.append(sum(late) if element in longest else None)
-    points = []
-    for i, here in enumerate(crossing):
-        before = crossing[i - 1] if i > 0 and chain.siblings(i - 1, i) else None
-        after = crossing[i + 1] if i + 1 < len(crossing) and chain.siblings(i, i + 1) else None
-        if here is None or before is None or (here <= before and (after is None or here <= after)):
-            points.append(i)
-    return tuple(points)
+    return tuple(i for i in range(len(crossing)) if _is_lowest(chain, crossing, i))
+
+
+def _is_lowest(chain: BlockChain, crossing: Sequence[int | None], i: int) -> bool:
+    """Whether no sibling beside an element has fewer bytes that cross; so is each that begins a row of siblings."""
+    here = crossing[i]
+    before = crossing[i - 1] if i > 0 and chain.siblings(i - 1, i) else None
+    after = crossing[i + 1] if i + 1 < len(crossing) and chain.siblings(i, i + 1) else None
+    return here is None or before is None or (here <= before and (after is None or here <= after))
 
 
 def _pieces(chain: BlockChain, points: Sequence[int]) -> tuple[tuple[int, int], ...]:

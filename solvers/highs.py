@@ -99,10 +99,16 @@ def solve(
         raise nonsense(f"no answer, long before its {limit:.3g} seconds were up")
     if broken:
         raise nonsense("values that break the programme it was given")
-    if feasible and bound > goal + TOLERANCE * max(abs(goal), 1.0):
-        raise nonsense(f"a bound of {bound:g} above its own solution of {goal:g}")
+    if feasible:
+        _refuse_bound_above(goal, bound)
     known = bound if math.isfinite(bound) else None
     return Outcome(solved=solved, feasible=feasible, infeasible=infeasible, bound=known)
+
+
+def _refuse_bound_above(goal: float, bound: float) -> None:
+    """Refuse a lower bound that lies above the solution that was found."""
+    if bound > goal + TOLERANCE * max(abs(goal), 1.0):
+        raise nonsense(f"a bound of {bound:g} above its own solution of {goal:g}")
 
 
 def nonsense(what: str) -> BackendError:

@@ -100,11 +100,7 @@ def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, los
 
     sizes = tuple(starmap(size_of, _sizes(profile)))
     tensors = profile.tensors
-    batch = tensors_of(begins.arguments)
-    before, after = (
-        sum(math.prod(shape) * each.itemsize for each, shape in zip(batch, every, strict=False))
-        for every in (shapes, larger)
-    )
+    before, after = (_batch_bytes(begins, each) for each in (shapes, larger))
     static = msgspec.structs.replace(profile.static, input_bytes=profile.static.input_bytes + max(after - before, 0))
     note = f"foretold for larger batches ({larger} for {shapes}) by fake recordings of both"
     return msgspec.structs.replace(
@@ -113,6 +109,12 @@ def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, los
         static=static,
         notes=(*profile.notes, note),
     )
+
+
+def _batch_bytes(begins: Forward, shapes: Shapes) -> int:
+    """Bytes of a batch of these shapes."""
+    batch = tensors_of(begins.arguments)
+    return sum(math.prod(shape) * each.itemsize for each, shape in zip(batch, shapes, strict=False))
 
 
 def resized(arguments: Any, shapes: Sequence[tuple[int, ...]]) -> Any:

@@ -40,18 +40,20 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
     moving = candidates.offload.pins if candidates.offload is not None else {}
     if not pins and not moving:
         return candidates
-    index, replays, everything = candidates.index, candidates.replays, range(len(candidates.replays))
+    index, replays = candidates.index, candidates.replays
     moved = _moved(index, moving)
     kept, again = _matches(index, pins.keep), _matches(index, pins.recompute)
     _refuse_both(index, kept, again)
     required = _outermost(index, (*again, *moved))
-    again_of = [replay.segment.offload != "saved" for replay in replays]
-    keeping = [i for i in everything if not again_of[i] or all(_apart(index, replays[i], call) for call in kept)]
+    keeping = [
+        i
+        for i, replay in enumerate(replays)
+        if replay.segment.offload == "saved" or all(_apart(index, replay, call) for call in kept)
+    ]
     honouring = [i for i in keeping if not any(_leaves(index, replays[i], call) for call in again)]
     honouring = _moving(candidates, moved, honouring)
     for call in _outermost(index, again):
-        covering = {i for i in everything if again_of[i] and replays[i].members[0] <= call < replays[i].stop}
-        if why := _why_not(candidates, call, covering, keeping, honouring, pins):
+        if why := _why_not(candidates, call, keeping, honouring, pins):
             key = index.nodes[call].key
             raise PinError(f"{key!r}, which matches recompute={again[call]!r}, cannot be recomputed: {why}")
     stated = candidates.problem.candidates
@@ -107,10 +109,13 @@ def _moving(candidates: Candidates, moved: Mapping[int, tuple[str, str]], honour
     return honouring
 
 
-def _why_not(
-    candidates: Candidates, call: int, covering: set[int], keeping: list[int], honouring: list[int], pins: Pins
-) -> str:
+def _why_not(candidates: Candidates, call: int, keeping: list[int], honouring: list[int], pins: Pins) -> str:
     """Say why no candidate that covers a call may be chosen; empty if one may."""
+    covering = {
+        i
+        for i, replay in enumerate(candidates.replays)
+        if replay.segment.offload != "saved" and replay.members[0] <= call < replay.stop
+    }
     if why := _why_never(candidates, call, covered=bool(covering)):
         return why
     if covering.isdisjoint(keeping):

@@ -15,7 +15,7 @@ from .errors import InvalidFile, NotApplicable
 from .files import Stored
 from .goal import Goal
 from .keys import MEMBER, CallKey, MemberKey, UnitKey, split_key
-from .offload import Offload
+from .offload import Offload, refuse_moves
 from .profile import Profile, refuse_no_profile
 
 if TYPE_CHECKING:
@@ -138,14 +138,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         for segment in self.segments:
             if not segment.calls:
                 raise InvalidFile("a segment of the plan has no calls")
-            if segment.until is not None and segment.offload is None:
-                raise InvalidFile(f"the segment of {shown(segment.calls[0])} says until when, and moves nothing")
-            if self.offload is not None and self.offload.is_shard and (segment.until or segment.offload == "saved"):
-                raise InvalidFile(f"offload='shard' keeps parts of boundaries alone: not so {shown(segment.calls[0])}")
-            if segment.offload == "saved" and (len(segment.calls) > 1 or segment.keep or segment.skip):
-                raise InvalidFile(
-                    f"the segment of {shown(segment.calls[0])} moves what its calls save: it is one call, without units"
-                )
+            refuse_moves(segment, self.offload)
             if segment.cuts:
                 units, moves = bool(segment.keep or segment.skip), segment.offload is not None
                 refuse_cuts(segment.cuts, segment.calls, units=units, moves=moves)

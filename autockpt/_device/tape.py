@@ -118,6 +118,11 @@ class AllocatorTape:
     def _marker_bytes(number: int) -> int:
         return MARK_BYTES + 2 * number
 
+    @staticmethod
+    def _marker_number(size_bytes: int) -> int:
+        """Return which marker has this size; -1 where none has."""
+        return (size_bytes - MARK_BYTES) // 2 if size_bytes >= MARK_BYTES and size_bytes % 2 else -1
+
     def key(self, tensor: torch.Tensor) -> int:
         """Return what identifies the tensor's storage while it lives; 0 for an empty one."""
         address = storage_address(tensor)
@@ -140,7 +145,7 @@ class AllocatorTape:
         found = 0
         for pointer, change, device_type, device_index in allocations:
             if device_type == "cpu":
-                number = (change - MARK_BYTES) // 2 if change >= MARK_BYTES and change % 2 else -1
+                number = self._marker_number(change)
                 if left.get(number) == pointer and abs(number - found) <= OUT_OF_ORDER:
                     del left[number]
                     found += 1

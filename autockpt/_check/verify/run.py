@@ -193,8 +193,7 @@ def _verify(runs: Runs, standing: LoopState) -> Verification:
         _run_plain(runs, plain, noise)
         noise.sort(key=lambda each: (each.step, order.get(each.key, len(order))))
         plain_runs += 1
-    faults = _faults(runs) if differences or error else []
-    wrong = tuple(fault.difference for fault in faults if fault.repeats or not noise)
+    wrong = _wrong_replays(runs, noise) if differences or error else ()
     blamed = bool(wrong) or _is_to_blame(differences, error, noise)
     return Verification(
         verdict=_verdict(blamed=blamed, noisy=bool(noise), replayed=bool(replayed) or _moves(plan)),
@@ -229,6 +228,11 @@ def _verdict(*, blamed: bool, noisy: bool, replayed: bool) -> Verdict:
 def _moves(plan: Plan) -> bool:
     """Whether a plan moves what some calls save off the device; nothing of these calls runs again."""
     return any(segment.offload == "saved" for segment in plan.segments)
+
+
+def _wrong_replays(runs: Runs, noise: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Replays that do not restore their forward; where the plain step does not repeat itself, those that repeat."""
+    return tuple(fault.difference for fault in _faults(runs) if fault.repeats or not noise)
 
 
 def _run_plain(runs: Runs, plain: Sequence[Sequence[Observed]], noise: list[Difference]) -> None:

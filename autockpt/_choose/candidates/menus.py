@@ -62,11 +62,9 @@ def state_flow(index: Index, members: Members) -> tuple[list[int], Dataflow] | N
 
     None where something in the run is no torch function, or changes an argument.
     """
-    if index.within(members, index.foreign):
-        return None  # a custom autograd function: its operators run whatever the plan says
     own = index.within(members, index.functions)
-    if not all(index.covers(members, index.birth_node[t]) for f in own for t in index.writes.get(f, ())):
-        return None
+    if index.within(members, index.foreign) or _writes_outside(index, members, own):
+        return None  # a custom autograd function: its operators run whatever the plan says
     made = {tensor for f in own for tensor in index.makes(f)}
     state_item = _items(index, members, own)
     number: dict[int, int] = {}
@@ -78,26 +76,30 @@ def state_flow(index: Index, members: Members) -> tuple[list[int], Dataflow] | N
             items.append(state_item(tensor))
         return number[tensor]
 
-    nodes = [f for f in own if not index.is_free(f)]
-    units = []
-    for f in nodes:
-        makes = [item(tensor) for tensor in (*index.makes(f), *index.writes.get(f, ()))]
-        keepable = index.is_keepable(f) and index.is_inside(f, members)
+    def unit(function: int) -> Unit:
+        makes = [item(tensor) for tensor in (*index.makes(function), *index.writes.get(function, ()))]
+        keepable = index.is_keepable(function) and index.is_inside(function, members)
         if not keepable:  # a saved item that cannot be held forces it to run in every replay
             makes.append(len(items))
             items.append(Item(bytes=0, saved=True))
-        units.append(
-            Unit(
-                name=index.nodes[f].key,
-                seconds=index.seconds[f],
-                reads=tuple(dict.fromkeys(item(tensor) for tensor in index.reads(f))),
-                makes=tuple(dict.fromkeys(makes)),
-                keepable=keepable,
-            )
+        return Unit(
+            name=index.nodes[function].key,
+            seconds=index.seconds[function],
+            reads=tuple(dict.fromkeys(item(tensor) for tensor in index.reads(function))),
+            makes=tuple(dict.fromkeys(makes)),
+            keepable=keepable,
         )
+
+    nodes = [f for f in own if not index.is_free(f)]
+    units = [unit(f) for f in nodes]
     if any(tensor not in made and index.covers(members, index.birth_node[tensor]) for tensor in number):
         return None  # made by code that is no torch function
     return nodes, Dataflow(units=tuple(units), items=tuple(items))
+
+
+def _writes_outside(index: Index, members: Members, functions: Sequence[int]) -> bool:
+    """Whether functions of a run change a tensor that was made before it."""
+    return not all(index.covers(members, index.birth_node[t]) for f in functions for t in index.writes.get(f, ()))
 
 
 def _items(index: Index, members: Members, functions: Sequence[int]) -> Callable[[int], Item]:

@@ -46,8 +46,13 @@ def find_replays(index: Index, deadline: Deadline) -> tuple[list[PlannedReplay],
         look(number)
     found = [whole[number] for number in sorted(whole)]
     every = {(each.members, each.alone): each for each in (*found, *parts) if each is not None}
-    if complete and len(whole) == len(runs):
-        return list(every.values()), ()
-    looked = f"{len(whole)} of {len(runs)} runs of calls and {'all' if complete else 'some'} functions inside calls"
-    late = f"time for candidates was up when {looked} had been looked at, so a plan may be coarser than it could be"
-    return list(every.values()), (f"{late}: give more seconds",)
+    return list(every.values()), _left_out(len(whole), len(runs), parts_complete=complete)
+
+
+def _left_out(looked: int, runs: int, *, parts_complete: bool) -> tuple[str, ...]:
+    """Say how far the search came, where it did not come to its end."""
+    if parts_complete and looked == runs:
+        return ()
+    so_far = f"{looked} of {runs} runs of calls and {'all' if parts_complete else 'some'} functions inside calls"
+    late = f"time for candidates was up when {so_far} had been looked at, so a plan may be coarser than it could be"
+    return (f"{late}: give more seconds",)
