@@ -97,8 +97,9 @@ class Recording:
         call.random = needed(before, self._reached)
         results = tensors(result)
         frame.replayer.ends(call, results)
-        for index, tensor in enumerate(results):
-            self._know(tensor, Ref(number, index))
+        if not place.last:
+            for index, tensor in enumerate(results):
+                self._know(tensor, Ref(number, index))
         return result
 
     def _begun(

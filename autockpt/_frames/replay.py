@@ -116,9 +116,10 @@ class Replay:
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
                 self.call = call
-                self._keep(number, self._run(call, undo))
-                if self._stopped:
+                result = self._run(call, undo)
+                if self._stopped:  # nothing reads more, and all values go with the replay
                     break
+                self._keep(number, result)
         except Exception as error:
             self._name_call(error)
             raise
