@@ -291,8 +291,7 @@ class Replay:
         return value
 
     def _stop(self, problem: str | None) -> None:
-        self._stopped = True
-        self._problem = problem
+        self._stopped, self._problem = True, problem
         raise _Stop
 
 
