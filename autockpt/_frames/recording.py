@@ -97,9 +97,8 @@ class Recording:
         call.random = needed(before, self._reached)
         results = tensors(result)
         frame.replayer.ends(call, results)
-        if not place.last:
-            for index, tensor in enumerate(results):
-                self._know(tensor, Ref(number, index))
+        for index, tensor in enumerate(() if place.last else results):
+            self._know(tensor, Ref(number, index))
         return result
 
     def _begun(
