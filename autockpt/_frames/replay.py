@@ -116,10 +116,9 @@ class Replay:
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
                 self.call = call
-                result = self._run(call, undo)
-                if self._stopped:  # nothing reads more, and all values go with the replay
+                self._keep(number, self._run(call, undo))  # no name: it would hold a result while the next call runs
+                if self._stopped:
                     break
-                self._keep(number, result)
         except Exception as error:
             self._name_call(error)
             raise
@@ -264,7 +263,7 @@ class Replay:
         """Keep of a call's `result` what later calls read, and let go of what none reads any more."""
         for ref in [ref for ref in self._values if self._last_use[ref] <= number]:
             del self._values[ref]
-        for leaf, tensor in enumerate(tensors(result)):
+        for leaf, tensor in enumerate(() if self._stopped else tensors(result)):
             if Ref(number, leaf) in self._last_use:
                 self._values[Ref(number, leaf)] = tensor
 
