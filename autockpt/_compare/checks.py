@@ -42,6 +42,7 @@ class ReplayChecks:
         self._n_segments, self._always, self._governed = n_segments, always, governed
         self._spills = Spills(stashes or HeldStashes())
         self._turn = 0
+        self._uncompared: dict[int, Check] = {}  # by segment: nothing of them belongs to one frame
 
     def __reduce__(self) -> tuple[object, ...]:
         # A copy starts anew: its first frames are rehearsals.
@@ -66,5 +67,9 @@ class ReplayChecks:
         if segment not in findings.rehearsed:
             return Rehearsal(findings, segment, self._spills)
         turn = self._turn % max(self._n_segments, LEAST_PERIOD)
-        checked = (self._always or turn == segment) and segment not in findings.unrepeating
-        return Check(findings, segment, compares=checked)
+        if (self._always or turn == segment) and segment not in findings.unrepeating:
+            return Check(findings, segment, compares=True)
+        check = self._uncompared.get(segment)
+        if check is None:
+            check = self._uncompared[segment] = Check(findings, segment, compares=False)
+        return check

@@ -96,6 +96,5 @@ def read_in(stream: private.StreamNumbers, tensors: Iterable[torch.Tensor]) -> N
             tensor.record_stream(reader)
 
 
-def captures_graph() -> bool:
-    """Whether a CUDA graph is being captured, so that work is only recorded now and runs later."""
-    return private.captures_graph()
+captures_graph = private.captures_graph
+"""Say whether a CUDA graph is being captured, so that work is only recorded now and runs later."""

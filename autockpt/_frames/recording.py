@@ -97,7 +97,7 @@ class Recording:
         call.random = needed(before, self._reached)
         results = tensors(result)
         frame.replayer.ends(call, results)
-        for index, tensor in enumerate(results):
+        for index, tensor in enumerate(() if place.last else results):
             self._know(tensor, Ref(number, index))
         return result
 

@@ -116,7 +116,7 @@ class Replay:
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
                 self.call = call
-                self._keep(number, self._run(call, undo))
+                self._keep(number, self._run(call, undo))  # no name: it would hold a result while the next call runs
                 if self._stopped:
                     break
         except Exception as error:
@@ -263,7 +263,7 @@ class Replay:
         """Keep of a call's `result` what later calls read, and let go of what none reads any more."""
         for ref in [ref for ref in self._values if self._last_use[ref] <= number]:
             del self._values[ref]
-        for leaf, tensor in enumerate(tensors(result)):
+        for leaf, tensor in enumerate(() if self._stopped else tensors(result)):
             if Ref(number, leaf) in self._last_use:
                 self._values[Ref(number, leaf)] = tensor
 
@@ -290,8 +290,7 @@ class Replay:
         return value
 
     def _stop(self, problem: str | None) -> None:
-        self._stopped = True
-        self._problem = problem
+        self._stopped, self._problem = True, problem
         raise _Stop
 
 

@@ -21,6 +21,7 @@ class Place:
     Attributes:
         segment: number of the segment.
         position: the call's position in it.
+        last: whether no call of the segment comes after it.
         buffers: buffers that the call changes; None if that is not known. A torch function that is known to change any
             is no member.
         linked: whether the recorded call took a result of an earlier call of the segment as it was.
@@ -36,6 +37,7 @@ class Place:
 
     segment: int
     position: int
+    last: bool
     buffers: Inside | None
     linked: bool
     selective: bool

@@ -126,6 +126,7 @@ class _Targets:
             place = Place(
                 segment=number,
                 position=position,
+                last=position == len(segment.calls) - 1,
                 buffers=buffers,
                 unread=() if function else attributes_inside(name_of(call), segment.unread),
                 linked=key in segment.linked,
