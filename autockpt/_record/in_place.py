@@ -73,7 +73,8 @@ class RecordedStep(SpilledStep):
         gc.collect()  # garbage from before the step must not be freed inside it; an abandoned tape ends now
         self._on = device_of(device)
         self._static = static_bytes(model, self._on, tensors(arguments))
-        self._buckets, self._arriving_bytes = Buckets(model), sum(each.nbytes for each in arriving_gradients(model))
+        self._buckets = Buckets(model)
+        self._arriving_bytes = sum(each.nbytes for each in arriving_gradients(roots(model).values()))
         self._tape, self._clock = self._on.tape(), self._on.clock()
         self._over: object = None  # a stamp: when the last backward began, later when it ended
         self._running = False  # whether a backward is running
@@ -180,7 +181,8 @@ class RecordedStep(SpilledStep):
             ProfilingError: the tape is incomplete, no backward came, or a backward did not end.
         """
         model = self.model
-        elsewhere = (*tensors(arguments), *_gradients(model), *gathered_now(model), *kept_outputs(model))
+        of_stages = kept_outputs(roots(model).values())
+        elsewhere = (*tensors(arguments), *_gradients(model), *gathered_now(model), *of_stages)
         others = self._observer.keys(elsewhere)
         try:
             if self._over is None:
