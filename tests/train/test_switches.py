@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import autockpt
+from tests.doors import one_sequence_a_row
 from tests.zoo import gpt2
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers renames what switches it on
@@ -112,3 +113,29 @@ def test_a_cache_is_said_where_one_is_kept(
     held = autockpt.apply(model(**{"checkpointing": False} | settings), "1GB")
     trained(held, **call)
     assert said(caplog, "use_cache is on in training") == words
+
+
+def test_a_step_of_fake_tensors_has_no_mask_that_a_real_one_has_not() -> None:
+    """Positions of fake tensors do not tell that each row is one sequence: every layer had a mask for the other case."""
+    real, fake = (autockpt.profile(model(checkpointing=False), BATCH, mode=mode) for mode in ("measured", "fake"))
+    masks = [sum(size == 64 * 64 * 4 for size in each.tensors.bytes) for each in (real, fake)]  # four rows, a byte each
+    assert masks == [0, 0]
+    lowest = [autockpt.solve(each, "min", seconds=1).peak_bytes - each.static.total_bytes for each in (real, fake)]
+    assert abs(lowest[1] - lowest[0]) <= 0.01 * lowest[0]
+
+
+def test_a_step_of_fake_tensors_that_is_given_positions_has_their_mask() -> None:
+    """They may be those of several sequences in a row, and a real step has a mask then."""
+    packed = {**BATCH, "position_ids": torch.arange(64).remainder(32).expand(4, -1).contiguous()}
+    fake = autockpt.profile(model(checkpointing=False), packed, mode="fake")
+    assert any(size == 64 * 64 * 4 for size in fake.tensors.bytes)
+
+
+def test_real_positions_are_looked_at_while_fake_tensors_are_recorded() -> None:
+    """Another thread may train on rows of several sequences meanwhile."""
+    masks: Any = pytest.importorskip("transformers.masking_utils")
+    before, packed = masks.find_packed_sequence_indices, torch.arange(8).remainder(4)[None]
+    with one_sequence_a_row((), {}):
+        assert masks.find_packed_sequence_indices is not before
+        assert masks.find_packed_sequence_indices(packed).tolist() == [[0] * 4 + [1] * 4]
+    assert masks.find_packed_sequence_indices is before
