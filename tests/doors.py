@@ -155,6 +155,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._record.recorder import Mode as RecordMode
     from autockpt._record.recorder import profiles_for, record_step
     from autockpt._record.step import Arguments, training_step
+    from autockpt._record.switches import one_sequence_a_row
     from autockpt._stash import arenas as stash_arenas
     from autockpt._stash import open_stash
     from autockpt._stash import pieces as stash_pieces

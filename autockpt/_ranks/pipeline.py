@@ -9,6 +9,7 @@ all have heard of it: earlier stages with their gradients, later ones with what 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -19,25 +20,24 @@ from ..solvers.errors import AutockptError
 from .errors import error_of, plain_error
 
 
-def stage_of(model: nn.Module) -> Any:
-    """Return the stage of a pipeline that a model, or a part of it, is; None where it is none."""
-    return next((each for each in private.stages() if any(part is model for part in each.submod.modules())), None)
+def stages_of(models: Iterable[nn.Module]) -> list[Any]:
+    """Return the stages of a pipeline that models of a rank are, or that these are parts of."""
+    own = {id(each) for each in models}
+    return [each for each in private.stages() if any(id(part) in own for part in each.submod.modules())]
 
 
-def arriving_gradients(model: nn.Module) -> list[Tensor]:
+def arriving_gradients(models: Iterable[nn.Module]) -> list[Tensor]:
     """Return where the gradients arrive that later stages of a pipeline send: they stand in all of a step."""
-    stage = stage_of(model)
-    return [] if stage is None else private.gradients_arriving(stage)
+    return [each for stage in stages_of(models) for each in private.gradients_arriving(stage)]
 
 
-def kept_outputs(model: nn.Module) -> list[Tensor]:
+def kept_outputs(models: Iterable[nn.Module]) -> list[Tensor]:
     """Return what a last stage keeps of a step: it is gone before the first forward of the next."""
-    stage = stage_of(model)
-    return [] if stage is None else private.kept_outputs(stage)
+    return [each for stage in stages_of(models) for each in private.kept_outputs(stage)]
 
 
 class Pipeline:
-    """The ranks of a pipeline, one stage of which a model, or a part of it, is; or none.
+    """The ranks of a pipeline, a stage of which a model or a part of it is, or several of which models are; or none.
 
     Attributes:
         there: whether the model is a stage.
@@ -47,19 +47,25 @@ class Pipeline:
     def __init__(self) -> None:
         self.there = self.waits = self._looked = self._planned = False
         self._error: AutockptError | None = None
-        self._stage: Any = None
+        self._stages: list[Any] = []
 
-    def asks_for_shapes(self, model: nn.Module) -> bool:
-        """Whether a forward that begins is a pipeline's that only asks a stage for shapes, and no part of a step."""
+    def asks_for_shapes(self, models: Iterable[nn.Module], root: nn.Module) -> bool:
+        """Whether a forward that begins is a pipeline's that only asks a stage for shapes, and no part of a step.
+
+        Args:
+            models: the model, or all of several.
+            root: the one of them whose forward begins.
+        """
         if not self._looked:
             self._looked = True
-            self._stage = stage_of(model)
-            if self._stage is not None:
+            self._stages = stages_of(models)
+            if self._stages:
                 self._open()
-        return self.there and private.asks_for_shapes(self._stage)
+        asking = (each for each in self._stages if private.asks_for_shapes(each))
+        return any(part is root for each in asking for part in each.submod.modules())
 
     def _open(self) -> None:
-        members = private.ranks_in(self._stage.group)
+        members = private.ranks_in(self._stages[0].group)
         self._ranks, self._own, self._store = len(members), private.own_rank(), private.default_store()
         place = f"autockpt/pipeline {'-'.join(map(str, members))}"
         # Each rank counts for itself, and they open as many.

@@ -35,6 +35,7 @@ from .left_over import nothing_left_over
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step
+from .switches import one_sequence_a_row
 from .timing import recorded_seconds
 
 NOTES = (
@@ -83,7 +84,7 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], names
         on_fakes = training_step(model, batch, step.loss, hooks=step.hooks)
         step = replace(on_fakes, holds_outputs=step.holds_outputs, by_backward=bool(units(model)))
         clock, tape = RooflineClock(*(ROOFLINES[name] for name in names)), StorageTape()
-        with mode, clock:
+        with mode, clock, one_sequence_a_row(step.args, step.kwargs):
             if step.by_backward:
                 step.gradients(step.forward()[1])  # in their first step units set themselves up
             spill = _FakeSpill(open_stash(step.device, roomy=True), step.device, step.inputs())

@@ -71,9 +71,9 @@ class RecordedStep(SpilledStep):
         super().__init__(model, device, arguments, stash)
         self._is_first, self._summed = is_first, summed
         gc.collect()  # garbage from before the step must not be freed inside it; an abandoned tape ends now
-        self._on = device_of(device)
+        self._on, self._buckets = device_of(device), Buckets(model)
         self._static = static_bytes(model, self._on, tensors(arguments))
-        self._buckets, self._arriving_bytes = Buckets(model), sum(each.nbytes for each in arriving_gradients(model))
+        self._arriving_bytes = sum(each.nbytes for each in arriving_gradients(roots(model).values()))
         self._tape, self._clock = self._on.tape(), self._on.clock()
         self._over: object = None  # a stamp: when the last backward began, later when it ended
         self._running = False  # whether a backward is running
@@ -180,8 +180,8 @@ class RecordedStep(SpilledStep):
             ProfilingError: the tape is incomplete, no backward came, or a backward did not end.
         """
         model = self.model
-        elsewhere = (*tensors(arguments), *_gradients(model), *gathered_now(model), *kept_outputs(model))
-        others = self._observer.keys(elsewhere)
+        elsewhere = (*tensors(arguments), *_gradients(model), *gathered_now(model))
+        others = self._observer.keys((*elsewhere, *kept_outputs(roots(model).values())))
         try:
             if self._over is None:
                 raise ProfilingError("no backward came before the next forward began")

@@ -1,13 +1,17 @@
-"""Switches of transformers' models that work against a plan: gradient_checkpointing and use_cache."""
+"""Switches of transformers' models that work against a plan: gradient_checkpointing and use_cache; masks of fakes."""
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
+
+from .. import _torch_private as private
 
 CHECKPOINTING = (
     "gradient_checkpointing is on, and its regions would be recomputed whole: it is switched off while the model is "
@@ -75,6 +79,40 @@ def switched_off(model: nn.Module) -> Iterator[bool]:
         yield switches.off(model)
     finally:
         switches.put_back()
+
+
+@contextmanager
+def one_sequence_a_row(args: object, kwargs: Mapping[str, object]) -> Iterator[None]:
+    """Have transformers take each row of fake tensors for one sequence inside the block, as a real step's mostly is.
+
+    It looks at positions for rows that hold several, and fake ones do not tell: then every layer had a mask that a real
+    step has not, and other operators for it. Batches that give positions of their own keep that mask. Real tensors, as
+    those of another thread, are looked at as ever.
+
+    Args:
+        args: positional arguments of the model.
+        kwargs: its keyword arguments.
+    """
+    module: Any = sys.modules.get("transformers.masking_utils")
+    looks: Callable[[torch.Tensor], torch.Tensor | None] | None = getattr(module, _LOOKS, None)
+    batches = [kwargs, *(each for each in (args if isinstance(args, tuple) else ()) if isinstance(each, Mapping))]
+    if looks is None or any("position_ids" in each for each in batches):
+        yield
+        return
+
+    def find(position_ids: torch.Tensor) -> torch.Tensor | None:
+        found = looks(position_ids)
+        return None if found is not None and private.fake_mode_of(found) is not None else found
+
+    setattr(module, _LOOKS, find)
+    try:
+        yield
+    finally:
+        setattr(module, _LOOKS, looks)
+
+
+_LOOKS = "find_packed_sequence_indices"
+"""The function of transformers that says of each token in which sequence of its row it is; None for all in one."""
 
 
 def recomputes_itself(model: nn.Module) -> bool:

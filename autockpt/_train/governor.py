@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._batches.batch import Batch, Forward, gradient_bytes
-from .._calls.roots import Together, title
+from .._calls.roots import Together, roots, title
 from .._frames.table import Handle
 from .._install.install import cover
 from .._install.installation import Installation
@@ -123,7 +123,7 @@ class Governor:
             return self._installed.forward(begins)
         if step is not None and step.way.watches and not step.is_here() and step.is_alive():
             return self._ways.spilled(begins).forward(begins)
-        if self._acting.pipeline.asks_for_shapes(model):
+        if self._acting.pipeline.asks_for_shapes(roots(model).values(), root):
             return self._ways.spilled(begins).forward(begins)
         batch = begins.batch(numbers=self._plans.history.numbers)
         if evaluates and not self._evaluations.trains(batch, step):

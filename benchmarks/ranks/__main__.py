@@ -1,7 +1,8 @@
 """Have two ranks, or four, be given bad input, or have one of them fail; write down what each says.
 
 python -m benchmarks.ranks            # all rows, ten minutes
-python -m benchmarks.ranks interrupt  # those with this word; the others stay
+python -m benchmarks.ranks interrupt  # those with this word, or of this name; the others stay
+python -m benchmarks.ranks --missing  # those that results.json has not; the others stay
 """
 
 from __future__ import annotations
@@ -105,12 +106,15 @@ def _cells(each: dict[str, Any]) -> list[object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="only rows with one of these words")
+    parser.add_argument("--missing", action="store_true", help="only rows without a result")
     asked = parser.parse_args()
     file = FOLDER / "results.json"
-    found = json.loads(file.read_text())["rows"] if asked.words and file.exists() else {}
+    some = asked.words or asked.missing
+    found = json.loads(file.read_text())["rows"] if some and file.exists() else {}
+    there = set(found) if asked.missing else set()
     worlds: dict[int, World] = {}
     for name, function, given, ranks in rows():
-        if asked.words and not any(word in name for word in asked.words):
+        if name in there or (asked.words and not any(word in name for word in asked.words)):
             continue
         if ranks not in worlds or not worlds[ranks].alive:
             worlds[ranks] = World(Path(tempfile.mkdtemp()), ranks)

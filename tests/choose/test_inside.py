@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -153,6 +154,23 @@ def test_a_profile_that_has_it_elsewhere_is_named() -> None:
     profile, _ = known()
     with pytest.raises(NotApplicable, match="is not inside the segment of"):
         find_planned(profile, Plan(segments=(segment("1", inner=(segment("2.one"),)),)))
+
+
+@pytest.mark.parametrize("name", ["c10d.allreduce_.default", "_c10d_functional.all_gather_into_tensor.default"])
+def test_calls_that_hold_collectives_have_nothing_inside(name: str) -> None:
+    """Every level would run them again; the lowest plan is that of one level then."""
+    profile, _ = known()
+    index = ProfileIndex(profile)
+    place = next(n for n, each in enumerate(profile.ops.call) if profile.calls[each].name == "3.one.up")
+    names = [*profile.ops.name]
+    names[place] = name
+    ops = msgspec.structs.replace(profile.ops, name=tuple(names))
+    speaking = msgspec.structs.replace(profile, ops=ops)
+    assert any(each.segment.inner for each in replays_in_parts(index, NEVER))
+    assert not [*replays_in_parts(ProfileIndex(speaking), NEVER)]
+    lowest = autockpt.solve(speaking, "min")
+    assert lowest.segments and not any(each.inner or each.cuts for each in lowest.segments)
+    assert lowest.peak_bytes == least_peak(find_candidates(profile).problem).peak_bytes
 
 
 def test_baselines_take_none() -> None:

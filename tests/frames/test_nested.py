@@ -348,6 +348,15 @@ def test_models_whose_replays_run_collectives_have_no_parts(monkeypatch: pytest.
         ranks_refuse.refuse_parts(model, plan)
 
 
+def test_models_whose_replays_run_collectives_have_nothing_inside_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every level would run them again, on this rank as often as its plan has levels."""
+    model, plan = chain(3), Plan(segments=(Segment(calls=("1#0",), inner=(Segment(calls=("1.0#0",)),)),))
+    ranks_refuse.refuse_parts(model, plan)
+    monkeypatch.setattr(ranks_refuse, "speaks", lambda model: True)
+    with pytest.raises(NotApplicable, match=r"1#0 .* others lie inside it.* run collectives"):
+        ranks_refuse.refuse_parts(model, plan)
+
+
 def test_a_replaced_plan_leaves_frames_that_were_made_under_the_old_one() -> None:
     plain, planned = chain(), chain()
     govern(planned, None, numbered(LEVELS[1]), ReplayChecks.of(numbered(LEVELS[1]), "always", governed=False))

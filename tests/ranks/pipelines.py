@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,18 +16,24 @@ from tests.doors import governor_of
 from .models import WORDS, Block, bits, standing_bytes, tokens, told
 
 STEPS = 6
-SCHEDULES: dict[str, Any] = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
+SCHEDULES: dict[str, Any] = {
+    "gpipe": pipelining.ScheduleGPipe,
+    "1f1b": pipelining.Schedule1F1B,
+    "interleaved": pipelining.ScheduleInterleaved1F1B,
+}
+SEVERAL = {"interleaved": 2}
+"""How many stages a rank has, where it has several."""
 
 
 class Stage(nn.Module):
-    """Half of a small language model."""
+    """Half of a small language model, or a smaller part of it."""
 
-    def __init__(self, rank: int, width: int = 64, depth: int = 3) -> None:
+    def __init__(self, number: int, stages: int = 2, width: int = 64, depth: int = 3) -> None:
         super().__init__()
-        torch.manual_seed(10 + rank)
-        self.words = nn.Embedding(WORDS, width) if rank == 0 else None
+        torch.manual_seed(10 + number)
+        self.words = nn.Embedding(WORDS, width) if number == 0 else None
         self.blocks = nn.ModuleList(Block(width, 4, 0.1) for _ in range(depth))
-        self.head = nn.Linear(width, WORDS) if rank == 1 else None
+        self.head = nn.Linear(width, WORDS) if number == stages - 1 else None
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         hidden = given if self.words is None else self.words(given)
@@ -39,13 +46,39 @@ def _loss(logits: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits[:, :-1].reshape(-1, WORDS), batch[:, 1:].reshape(-1))
 
 
+class Parts(nn.Module):
+    """What one rank has of a pipeline, one stage or several."""
+
+    def __init__(self, rank: int, several: int) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(Stage(rank + 2 * number, 2 * several) for number in range(several))
+
+
+def _stages(model: Parts, rank: int) -> list[Any]:
+    every, device = 2 * len(model.stages), torch.device("cpu")
+    return [
+        pipelining.PipelineStage(each, rank + 2 * number, every, device) for number, each in enumerate(model.stages)
+    ]
+
+
+def _standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, stages: Sequence[Any]) -> int:
+    arriving = [each for stage in stages for each in (*stage.args_recv_info.values(), *stage.grad_recv_info.values())]
+    buffers = (getattr(info, "buffer", None) for infos in arriving for info in infos)
+    given = [each for each in buffers if each is not None]
+    # What the last stage has made stands until the next step begins, and goes before its first forward.
+    made = [each for stage in stages for each in stage.output_chunks]
+    return standing_bytes(model, optimizer, [*given, *made])
+
+
 def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int = 16, steps: int = STEPS) -> Any:
-    """Train a stage; return what each step made, where it stood and how high it went, and its plans."""
-    model = Stage(rank)
+    """Train a rank's stages; return what each step made, where it stood and how high it went, and its plans."""
+    several = SEVERAL.get(schedule, 1)
+    model = Parts(rank, several)
+    applied: Any = [*model.stages]
     if budget is not None:
-        autockpt.apply(model, budget)
-    stage = pipelining.PipelineStage(model, rank, 2, torch.device("cpu"))
-    runs = SCHEDULES[schedule](stage, parts, loss_fn=_loss)
+        autockpt.apply(applied if several > 1 else applied[0], budget)
+    stages = _stages(model, rank)
+    runs = SCHEDULES[schedule](stages if several > 1 else stages[0], parts, loss_fn=_loss)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     said: list[Any] = []
     starts: list[int] = []
@@ -63,14 +96,10 @@ def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int 
 
     for number in range(steps):
         gc.collect()
-        arriving = (*stage.args_recv_info.values(), *stage.grad_recv_info.values())
-        buffers = (getattr(info, "buffer", None) for infos in arriving for info in infos)
-        given = [each for each in buffers if each is not None]
-        # What the last stage has made stands until the next step begins, and goes before its first forward.
-        starts.append(standing_bytes(model, optimizer, [*given, *stage.output_chunks]))
+        starts.append(_standing_bytes(model, optimizer, stages))
         found = autockpt.measure(lambda: step(number))  # noqa: B023
         peaks.append(starts[-1] + found.step_bytes)
-    governor: Any = governor_of(model)
+    governor: Any = governor_of(applied[0])
     return said, starts, peaks, [] if governor is None else [made.plan for made in governor.account.plans]
 
 
@@ -89,11 +118,13 @@ def kept(rank: int, *, schedule: str, parts: int, share: float) -> dict[str, Any
 
 
 def one_infeasible(rank: int, *, schedule: str) -> dict[str, Any]:
-    """Give one stage alone a budget that no plan holds it to; both train on plainly after that."""
-    model = Stage(rank)
-    autockpt.apply(model, [10**9, 2_500_000][rank])
-    stage = pipelining.PipelineStage(model, rank, 2, torch.device("cpu"))
-    runs = SCHEDULES[schedule](stage, 4, loss_fn=_loss)
+    """Give one rank alone a budget that no plan holds it to; both train on plainly after that."""
+    several = SEVERAL.get(schedule, 1)
+    model = Parts(rank, several)
+    first: Any = model.stages[0]
+    autockpt.apply([*model.stages] if several > 1 else first, [10**9, 2_500_000 * several][rank])
+    stages = _stages(model, rank)
+    runs = SCHEDULES[schedule](stages if several > 1 else stages[0], 4, loss_fn=_loss)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     errors: list[tuple[int, str, str]] = []
     for number in range(5):
@@ -104,4 +135,4 @@ def one_infeasible(rank: int, *, schedule: str) -> dict[str, Any]:
             optimizer.step()
         except autockpt.Infeasible as error:
             errors.append((number, type(error).__name__, str(error)))
-    return {"errors": errors, "planned": autockpt.plan_of(model) is not None}
+    return {"errors": errors, "planned": autockpt.plan_of(first) is not None}

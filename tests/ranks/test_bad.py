@@ -41,7 +41,7 @@ UNEQUAL = {
 ASKED = [
     pytest.param(what, shared, marks=() if shared is TENSORS or what == "solver" else sweep, id=f"{what}, {shared.by}")
     for what in UNEQUAL
-    for shared in (DDP, FSDP, TENSORS)
+    for shared in (DDP, FSDP, TENSORS, SEQUENCES)
 ]
 
 
@@ -102,21 +102,19 @@ def test_a_rank_that_raises_in_forward_leaves_the_others_to_their_timeout(both: 
     assert first["steps"] == second["steps"] == at
 
 
-@pytest.mark.parametrize(
-    ("by", "joins"), [("ddp", True), *(pytest.param(by, False, marks=sweep) for by in ("ddp", "fsdp", "tp"))]
-)
+@pytest.mark.parametrize(("by", "joins"), [("ddp", True), *(pytest.param(by, False, marks=sweep) for by in BRIEF)])
 def test_a_rank_without_a_batch_at_the_end(both: Both, by: str, joins: bool) -> None:
     shared = Shared(by=by, quiet=False) if joins else BRIEF[by]
     first, second = both("bad.fewer", shared=shared, joins=joins)
     assert first["same"] and second["same"] and second["planned"] and not second["error"]
-    expected = "" if joins else "NotApplicable" if by == "tp" else "RuntimeError"
+    expected = "" if joins else "NotApplicable" if by in ("tp", "sp") else "RuntimeError"
     assert first["error"] == expected
-    if by == "tp":  # it waited in vain as a step began, with a plan, and said that it was for the first one
+    if by in ("tp", "sp"):  # it waited in vain as a step began, with a plan, and said that it was for the first one
         assert first["words"].startswith("rank 1 did not come within 10 s to where all ranks agree on their plan")
 
 
 @sweep
-@pytest.mark.parametrize(("shared", "at"), [(DDP, 0), (FSDP, 4), (TENSORS, 4)], ids=["ddp", "fsdp", "tp"])
+@pytest.mark.parametrize(("shared", "at"), [(DDP, 0), (FSDP, 4), (TENSORS, 4), (SEQUENCES, 4)], ids=BRIEF)
 def test_a_collective_of_the_users_own_may_time_out(both: Both, shared: Shared, at: int) -> None:
     first, second = both("bad.timed_out", shared=shared, at=at)
     assert (first["error"], second["error"]) == ("RuntimeError", "")
@@ -137,6 +135,7 @@ PLANS = [
     (TENSORS, ("blocks", None), "plan to be made on rank 1"),
     (TENSORS, ("blocks", "layers"), "the plan was made for another model: Writer has no 'layers.0'"),
     pytest.param(SEQUENCES, ("blocks", "other blocks"), "plan of 2 segments (", marks=sweep),
+    pytest.param(SEQUENCES, ("blocks", "layers"), "the plan was made for another model: Writer has no", marks=sweep),
     pytest.param(FSDP, ("two in one", "two in one"), "covers 2 units that are sharded", marks=sweep),
 ]
 

@@ -14,6 +14,8 @@ ROWS = [
     pytest.param("1f1b", 8, 0.8, marks=pytest.mark.sweep),
     pytest.param("gpipe", 4, 0.5, marks=pytest.mark.sweep),
     pytest.param("gpipe", 8, 0.4, marks=pytest.mark.sweep),
+    ("interleaved", 4, 0.8),
+    pytest.param("interleaved", 8, 0.6, marks=pytest.mark.sweep),
 ]
 
 
@@ -21,7 +23,8 @@ ROWS = [
 def test_stages_keep_to_their_budgets_bit_for_bit(both: Both, schedule: str, parts: int, share: float) -> None:
     """A plan for one microbatch stood at up to 4.5 of its budget.
 
-    What the last stage has made was counted twice where a measurement cut its recording, 10 % above what stood.
+    What the last stage has made was counted twice where a measurement cut its recording, 10 % above what stood. Where
+    a rank had several stages, a step was 1.2 to 4.1 % above its budget: gradients that arrive were not counted.
     """
     for each in both("pipelines.kept", schedule=schedule, parts=parts, share=share):
         assert each["same"]
@@ -31,9 +34,10 @@ def test_stages_keep_to_their_budgets_bit_for_bit(both: Both, schedule: str, par
         assert abs(each["predicted"][-1][1] - each["plain"][-1]) <= 0.01 * each["plain"][-1]
 
 
-def test_a_budget_that_is_too_small_for_one_stage_is_so_for_all(both: Both) -> None:
+@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("interleaved", marks=pytest.mark.sweep)])
+def test_a_budget_that_is_too_small_for_one_stage_is_so_for_all(both: Both, schedule: str) -> None:
     """The others waited for that stage until their timeout."""
-    first, second = both("pipelines.one_infeasible", schedule="1f1b")
+    first, second = both("pipelines.one_infeasible", schedule=schedule)
     assert [len(first["errors"]), len(second["errors"])] == [1, 1]
     assert first["errors"][0][:2] == second["errors"][0][:2]
     assert "rank 1 says so" in first["errors"][0][2] and "says so" not in second["errors"][0][2]

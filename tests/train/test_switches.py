@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import autockpt
+from tests.doors import one_sequence_a_row
 from tests.zoo import gpt2
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers renames what switches it on
@@ -112,3 +113,34 @@ def test_a_cache_is_said_where_one_is_kept(
     held = autockpt.apply(model(**{"checkpointing": False} | settings), "1GB")
     trained(held, **call)
     assert said(caplog, "use_cache is on in training") == words
+
+
+ROWS, LENGTH = 4, 60
+SHORTER = TOKENS[:, :LENGTH].contiguous()
+MASK_BYTES = ROWS * LENGTH * LENGTH
+"""A mask of all rows, which no other tensor of such a step is as large as."""
+
+
+def test_a_step_of_fake_tensors_has_no_mask_that_a_real_one_has_not() -> None:
+    """Positions of fake tensors do not tell that each row is one sequence: layers had a mask for the other case."""
+    batch = {"input_ids": SHORTER, "labels": SHORTER}
+    real, fake = (autockpt.profile(model(checkpointing=False), batch, mode=mode) for mode in ("measured", "fake"))
+    assert MASK_BYTES not in real.tensors.bytes and MASK_BYTES not in fake.tensors.bytes
+
+
+def test_a_step_of_fake_tensors_that_is_given_positions_has_their_mask() -> None:
+    """They may be those of several sequences in a row, and a real step has a mask then."""
+    positions = torch.arange(LENGTH).remainder(LENGTH // 2).expand(ROWS, -1).contiguous()
+    batch = {"input_ids": SHORTER, "labels": SHORTER, "position_ids": positions}
+    real, fake = (autockpt.profile(model(checkpointing=False), batch, mode=mode) for mode in ("measured", "fake"))
+    assert MASK_BYTES in real.tensors.bytes and MASK_BYTES in fake.tensors.bytes
+
+
+def test_real_positions_are_looked_at_while_fake_tensors_are_recorded() -> None:
+    """Another thread may train on rows of several sequences meanwhile."""
+    masks: Any = pytest.importorskip("transformers.masking_utils")
+    before, packed = masks.find_packed_sequence_indices, torch.arange(8).remainder(4)[None]
+    with one_sequence_a_row((), {}):
+        assert masks.find_packed_sequence_indices is not before
+        assert masks.find_packed_sequence_indices(packed).tolist() == [[0] * 4 + [1] * 4]
+    assert masks.find_packed_sequence_indices is before
