@@ -10,7 +10,7 @@ from .. import _torch_private
 
 
 class _Packs(Protocol):
-    def pack(self, tensor: Tensor) -> Tensor: ...
+    def pack(self, tensor: Tensor) -> Tensor | None: ...
 
 
 class PackHook:
@@ -29,7 +29,7 @@ class PackHook:
         self._replay: _Packs | None = replay
 
     @_torch_private.never_compiled
-    def hook(self, tensor: Tensor) -> Tensor:
+    def hook(self, tensor: Tensor) -> Tensor | None:
         assert self._replay is not None
         return self._replay.pack(tensor)
 

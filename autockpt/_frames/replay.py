@@ -167,9 +167,7 @@ class Replay:
         call.around.put_back(undo)
         if call.around.stream is not None:
             read_in(call.around.stream, [self._values[ref] for ref in call.refs])
-        self._entry = 0
-        thread.units = None if plain else self
-        pack = PackHook(self)
+        self._entry, thread.units, pack = 0, None if plain else self, PackHook(self)
         try:
             _torch_private.push_hooks(pack.hook, self._unpack)
             run = call.around.run
@@ -270,7 +268,7 @@ class Replay:
             if Ref(number, leaf) in self._last_use:
                 self._values[Ref(number, leaf)] = tensor
 
-    def pack(self, tensor: Tensor) -> Tensor:
+    def pack(self, tensor: Tensor) -> Tensor | None:
         """Fill the next slot with `tensor`, and end the replay if it was the last."""
         if self._stopped:  # the module caught the signal and went on
             raise _Stop
