@@ -13,7 +13,6 @@ are rehearsed or checked, and from then on in every frame of a segment that was 
 
 from __future__ import annotations
 
-import contextvars
 import ctypes
 import functools
 import pickle
@@ -30,6 +29,7 @@ from .. import _torch_private
 from .._calls.names import function_name
 from .._calls.values import kept_whole
 from .._device.present import current_stream, go_to, kinds
+from .context import Context
 
 _OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
@@ -94,12 +94,12 @@ class Around:
         self._flags = _torch_private.flags()
         self._modes = _torch_private.function_modes()
         self._operator_modes = _torch_private.of_the_user(_torch_private.dispatch_modes())
-        self._context = contextvars.copy_context()  # backward of a device runs in a thread that has none of them
+        self._context = Context()  # backward of a device runs in a thread that has none of them
         self.stream = current_stream()
 
     def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a forward with the context variables that it had; those that it sets are gone afterwards."""
-        return self._context.copy().run(forward, *args, **kwargs)
+        return self._context.run(forward, *args, **kwargs)
 
     def put_back(self, undo: Undo) -> None:
         """Put all back; `undo` is given the calls that undo it."""

@@ -17,6 +17,7 @@ from .._found.around import Generator, Undo, given_among, restore_states, set_st
 from .._found.held import Changed, Ref
 from .._found.hollow import Hollow
 from .frame import Frame, MemberCall
+from .hook import PackHook
 from .thread import Function, thread
 from .unit import Entry, PlannedUnits, UnitRun
 from .units import arguments_of, as_given, called, run_alone
@@ -138,7 +139,7 @@ class Replay:
         """Return what puts back what a replay changes of its surroundings."""
         # Taken back from the last on: a function mode around backward sees gradients switched, and may raise.
         return [
-            (self._values.clear, ()),  # their graph holds this replay through its pack hook: a cycle no collector sees
+            (self._values.clear, ()),  # as soon as nothing reads them: their graph holds what the replay saved
             (_torch_private.set_grad_enabled, (torch.is_grad_enabled(),)),
             (restore_states, (self._states,)),
             (thread.put_back, (thread.scope, thread.replays, thread.units, thread.watch)),
@@ -166,10 +167,9 @@ class Replay:
         call.around.put_back(undo)
         if call.around.stream is not None:
             read_in(call.around.stream, [self._values[ref] for ref in call.refs])
-        self._entry = 0
-        thread.units = None if plain else self
+        self._entry, thread.units, pack = 0, None if plain else self, PackHook(self)
         try:
-            _torch_private.push_hooks(self._pack, self._unpack)
+            _torch_private.push_hooks(pack.hook, self._unpack)
             run = call.around.run
             result = run(forward, *args, **kwargs) if plain else run(called, self, call.key, forward, args, kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:
@@ -179,6 +179,7 @@ class Replay:
             return None
         finally:
             _torch_private.pop_hooks()
+            pack.let_go()
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module inside the current call again, or hand out its result."""
@@ -267,8 +268,7 @@ class Replay:
             if Ref(number, leaf) in self._last_use:
                 self._values[Ref(number, leaf)] = tensor
 
-    @_torch_private.never_compiled
-    def _pack(self, tensor: Tensor) -> Tensor:
+    def pack(self, tensor: Tensor) -> Tensor | None:
         """Fill the next slot with `tensor`, and end the replay if it was the last."""
         if self._stopped:  # the module caught the signal and went on
             raise _Stop

@@ -48,8 +48,7 @@ class Descent(Replay):
                 self.given[ref] = Detached(tensor, GIVEN)
         super()._keep(number, result)
 
-    @_torch_private.never_compiled
-    def _pack(self, tensor: Tensor) -> None:  # type: ignore[override]
+    def pack(self, tensor: Tensor) -> None:
         """Hold nothing of `tensor`."""
         self._next += 1
         if self.call.end is not None and self._next > self.call.end:

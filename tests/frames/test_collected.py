@@ -1,0 +1,101 @@
+"""Outputs of layers that a library collects in a context variable: replays leave nothing there, and hold nothing."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autockpt import Plan, ReplayError, Segment
+from tests.doors import install
+from tests.frames.comparing import assert_same
+from tests.frames.models import WIDTH, summed
+
+MADE: list[weakref.ref[Tensor]] = []
+COLLECTED: ContextVar[Any] = ContextVar("COLLECTED", default=None)
+PLANS = (
+    Plan.of([["layers.0", "layers.1"], "layers.2"]),
+    Plan(segments=(Segment(calls=("layers.0#0", "layers.1#0", "layers.2#0"), cuts=(0, 1, 1)),)),
+)
+
+
+class Layer(nn.Module):
+    """Appends what it makes to the list of a context variable, and its number to another in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x).tanh()
+        found = COLLECTED.get()
+        found["outputs"].append(x)
+        MADE.append(weakref.ref(x))
+        found["count"][0] += 1
+        y: Tensor = (x * found["count"][0]).tanh()
+        return y
+
+
+class Collecting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(Layer() for _ in range(3)))
+        self.found: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Any = {"outputs": [], "count": [0]}
+        token = COLLECTED.set(found)
+        try:
+            x = self.layers(x)
+        finally:
+            COLLECTED.reset(token)
+        assert found["count"] == [3]
+        return x + torch.stack(found["outputs"]).sum(0)
+
+
+class Reads(nn.Module):
+    """Reads what the layer before it put there."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = (x * COLLECTED.get()["outputs"][0]).tanh()
+        return y
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=["segments", "parts"])
+def test_replays_find_what_forward_found_in_the_list_of_a_context_variable(plan: Plan) -> None:
+    """Each would have counted on, and the list would have had its outputs too."""
+    assert_same(Collecting(), plan, summed)
+
+
+def freed(model: nn.Module, *, backward: bool) -> bool:
+    """Whether all tensors of a step go with the step, once Python has collected."""
+    MADE.clear()
+    made = summed(model)
+    if backward:
+        made.backward()
+    del made
+    gc.collect()
+    return not any(each() is not None for each in MADE)
+
+
+@pytest.mark.parametrize("backward", [True, False], ids=["backward", "none"])
+@pytest.mark.parametrize("plan", PLANS, ids=["segments", "parts"])
+def test_nothing_collected_in_a_context_variable_outlives_the_step(plan: Plan, backward: bool) -> None:
+    """Mixtral's router logits kept every replay alive: memory grew by a replay's in each step."""
+    model = Collecting()
+    install(model, plan)
+    assert freed(model, backward=backward)
+
+
+def test_a_replay_that_needs_what_was_collected_says_so() -> None:
+    """Nothing else holds it, and no frame does: it may be all that forward made."""
+    model = Collecting()
+    model.layers.append(Reads())
+    install(model, Plan.of(["layers.3"]))
+    with pytest.raises(ReplayError, match="a tensor in a list or dictionary of a context variable"):
+        summed(model).backward()
