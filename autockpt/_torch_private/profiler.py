@@ -195,16 +195,17 @@ def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[Allo
 
 def _of_the_tree(results: Any) -> list[AllocationEvent]:
     """Read the events of the CPU. Those of another device are there only where an operator is their parent."""
+    kind: Any = torch._C._profiler._ExtraFields_Allocation  # told by it: a tag is made anew each time that one is read
     found: list[tuple[int, AllocationEvent]] = []
     todo: list[Any] = list(results.experimental_event_tree())
     while todo:
         event = todo.pop()
-        todo.extend(event.children)
-        if event.tag == torch._C._profiler._EventType.Allocation:
-            fields = event.extra_fields
-            found.append(
-                (event.start_time_ns, (fields.ptr, fields.alloc_size, fields.device.type, fields.device.index))
-            )
+        fields = event.extra_fields
+        if isinstance(fields, kind):  # nothing is inside it
+            device = fields.device
+            found.append((event.start_time_ns, (fields.ptr, fields.alloc_size, device.type, device.index)))
+        else:
+            todo.extend(event.children)
     found.sort(key=lambda entry: entry[0])
     return [event for _, event in found]
 

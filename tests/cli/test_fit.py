@@ -26,7 +26,7 @@ BUILD = """
 
 @pytest.fixture(autouse=True, scope="module")
 def once() -> Iterator[None]:
-    with remembering(fit_room, "choose", "frontier"):
+    with remembering(fit_room, "choose", "frontier", "find_planned"):
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import autockpt
 from autockpt import InvalidFile, NotApplicable, Offload, Plan, Segment
 from autockpt.solvers import simulate
 from tests.device.test_budget import hold
-from tests.device.twin import Outcome, blocks, outcome, plain_and_planned
+from tests.device.twin import Outcome, Run, blocks, outcome, plain_and_planned, trained_plainly
 from tests.doors import Cuda, HostMemory, Lanes, NoRoom, device_of, find_planned, torch_private
 from tests.fake_cuda.device import Options, set_options
 
@@ -107,8 +108,14 @@ def slow() -> Iterator[LateLanes]:
         yield found
 
 
-def run_under(plan: Plan, count: int = 6) -> Outcome:
-    return plain_and_planned(lambda: blocks(count), apply=lambda run, budget: autockpt.apply(run.model, plan=plan))
+@functools.cache
+def plain() -> Run:
+    """Six blocks without a plan: the same whatever others move."""
+    return trained_plainly(blocks)
+
+
+def run_under(plan: Plan) -> Outcome:
+    return plain_and_planned(blocks, apply=lambda run, budget: autockpt.apply(run.model, plan=plan), plain=plain())
 
 
 @pytest.mark.parametrize("rate", ["", "@1000GB/s"], ids=["measured", "fast"])

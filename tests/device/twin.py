@@ -31,6 +31,7 @@ __all__ = [
     "plainly",
     "sweep",
     "trained",
+    "trained_plainly",
     "within",
 ]
 
@@ -146,6 +147,7 @@ def plain_and_planned(
     share: float = 0.6,
     optimizer: Optimizers = adamw,
     apply: Callable[[Run, int], object] | None = None,
+    plain: Run | None = None,
 ) -> Outcome:
     """Train twice, the second time within a share of what a plain step adds to what stands.
 
@@ -155,15 +157,24 @@ def plain_and_planned(
         share: Of the bytes between what stands and the plain peak.
         optimizer: Makes what trains the model.
         apply: Puts the budget on; `autockpt.apply` where nothing else is said.
+        plain: The plain run, where there is one already.
     """
-    plain = _trained(build, loop, optimizer, None)
+    plain = trained_plainly(build, loop, optimizer) if plain is None else plain
     standing, peak = plain.standing_bytes, max(plain.peaks[1:])
-    plain.model, plain.optimizer, plain.batch = nn.Identity(), None, {}
     budget_bytes = int(standing + share * (peak - standing))
     apply = apply or (lambda run, budget: autockpt.apply(trained(run.model), budget=budget))
     planned = _trained(build, loop, optimizer, lambda run: apply(run, budget_bytes + run.base_bytes))
     plan = autockpt.plan_of(trained(planned.model))
     return Outcome(plain=plain, planned=planned, budget_bytes=budget_bytes, plan=plan)
+
+
+def trained_plainly(
+    build: Callable[[], tuple[nn.Module, Batch]], loop: Loop = plainly, optimizer: Optimizers = adamw
+) -> Run:
+    """Train without a plan; return what was noted, from a model that is gone."""
+    run = _trained(build, loop, optimizer, None)
+    run.model, run.optimizer, run.batch = nn.Identity(), None, {}
+    return run
 
 
 def _trained(

@@ -44,7 +44,7 @@ def on_gpu(name: str) -> Case:
     """Build a model there, with the workspaces that it needs."""
     gc.collect()
     torch.cuda.empty_cache()  # blocks that are larger than what is asked for would be handed out whole
-    case = build(name)
+    case = build(name, short=installed())  # the kernels of the fake device are those of the CPU
     batch = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in case.kwargs.items()}
     case = Case(case.model.cuda(), batch)  # no larger: blocks above a MiB are left whole, and no margin is left for it
     take_workspaces(case)

@@ -66,8 +66,10 @@ def shared(by: str, *, quiet: bool) -> nn.Module:
         group = group_of_all([], quiet=True) if quiet else None
         return DistributedDataParallel(model, process_group=group, gradient_as_bucket_view="views" in by)
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if "bf16" in by else MixedPrecisionPolicy()
+    # A mesh with a name of its own: caches of DTensor take equal ones for one, and others share layers by one without.
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shards",)) if quiet else None
     for unit in (*model.gpt.transformer.h, model):
-        fully_shard(unit, mp_policy=policy, reshard_after_forward=False if "kept" in by else None)
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=False if "kept" in by else None)
         if quiet:
             unit.set_custom_all_gather(Gathers([]))
             unit.set_custom_reduce_scatter(Scatters([]))

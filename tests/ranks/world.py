@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import faulthandler
+import gc
 import importlib
 import multiprocessing
 import traceback
@@ -79,6 +80,7 @@ def _serve(rank: int, ranks: int, asked: Any, said: Any) -> None:
     faulthandler.enable()
     while True:
         work, store, module, name, given = asked.get()
+        gc.freeze()  # recordings and measurements look through all that there is, and the works before have left much
         try:
             distributed.init_process_group(
                 "gloo",
