@@ -82,6 +82,11 @@ TRANSFORMED = (
     "is recomputed: such a step runs without a plan, and takes what the plain one takes."
 )
 
+CHECKPOINTED = (
+    "a model that is held to a budget trains inside torch.utils.checkpoint, which recomputes all of it: such a step "
+    "runs without a plan, and may take more than the budget. Call the model without it."
+)
+
 APART = (
     "{0} and {1} train in one loop, each held to a budget of its own that does not know of the other: together they "
     "may hold more than either. One budget for both: autockpt.apply([one, other], budget)."
@@ -99,16 +104,14 @@ MISSING = (
 )
 
 
-def unplanned(transformed: bool, planned: bool) -> str:
+def unplanned(inside: str | None, planned: bool) -> str:
     """Return the warning for a step in which the model's own forward was not seen.
 
     Args:
-        transformed: whether a transform of torch.func has run a forward.
+        inside: what to tell of a forward inside something in which none is seen as training; None if none ran so.
         planned: whether a plan is on the model.
     """
-    if transformed:
-        return TRANSFORMED
-    return BEHIND if planned else UNSEEN
+    return inside or (BEHIND if planned else UNSEEN)
 
 
 MOST_UNCOUNTED = 0.05

@@ -22,12 +22,13 @@ class Unseen:
         tell: called with the model.
 
     Attributes:
-        transformed: whether a forward ran inside a transform of torch.func. Such a forward is not seen as training.
+        inside: what to tell of a forward that ran inside something in which none is seen as training; None if none did.
         waits: whether no training forward was seen so far.
     """
 
     def __init__(self, tell: Callable[[torch.nn.Module], None]) -> None:
-        self._tell, self.transformed = tell, False
+        self._tell = tell
+        self.inside: str | None = None
         self.waits = True
         self._running = False  # whether a backward is running
         self._begun: set[str] = set()  # what still belongs to a step from before listening

@@ -27,7 +27,7 @@ from .._tell.account import Account
 from .._tell.company import Company
 from .._tell.said import Said
 from .._tell.unseen import Unseen
-from .._torch_private import transforms_active
+from .._torch_private import foreign_checkpoint_active, transforms_active
 from .acting import Acting
 from .agreement import Agreement
 from .decision import Situation, decide
@@ -148,7 +148,8 @@ class Governor:
     def pause(self, name: str, arguments: object) -> None:
         """Note that a model does something else than train. A watched step ends, if its backward has come."""
         self.company.comes(name)
-        self._unseen.transformed = self._unseen.transformed or transforms_active()
+        if self._unseen.inside is None and (transforms_active() or foreign_checkpoint_active()):
+            self._unseen.inside = said.TRANSFORMED if transforms_active() else said.CHECKPOINTED
         if (step := self._step) is not None:
             step.way.pauses()
             if not (step.pauses_shortly() and step.way.tapes):
@@ -275,7 +276,7 @@ class Governor:
         if self._step is not None and self._step.backward and not self._step.trains:
             return  # it was seen, in eval mode: only its backward shows that it trains
         planned = self._installed.plan is not None
-        why = said.REPLACED if cover(model, self) else said.unplanned(self._unseen.transformed, planned)
+        why = said.REPLACED if cover(model, self) else said.unplanned(self._unseen.inside, planned)
         self._said.once(why, where=bool(why))
 
     def _drop(self) -> None:

@@ -103,6 +103,17 @@ def test_a_transform_of_torch_func_is_named_where_it_keeps_a_step_from_being_pla
     assert len(said) == 1 and "inside a transform of torch.func" in said[0]
 
 
+def test_a_checkpoint_around_the_model_is_named_where_it_keeps_a_step_from_being_planned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was said that no training forward was seen, of a model whose forward had just run."""
+    model, batch = autockpt.apply(stack(), "1MB"), torch.randn(4, 16)
+    for _ in range(4):
+        torch.utils.checkpoint.checkpoint(model, batch, use_reentrant=False).sum().backward()
+    said = [record.getMessage() for record in caplog.records if record.name == "autockpt"]
+    assert len(said) == 1 and "inside torch.utils.checkpoint" in said[0]
+
+
 def test_verify_before_there_is_a_plan_says_when_there_is() -> None:
     with pytest.raises(autockpt.BudgetError, match="its plan is made as the third step begins, or at once"):
         autockpt.verify(autockpt.apply(stack(), "1MB"), torch.randn(4, 16))
