@@ -3,7 +3,7 @@
     autograd's nodes ──▶ slots ──▶ frame ──▶ calls, boundary          (──▶ strong, ··▶ weak)
                            ▲·········┘
 
-Slots hold their frame, the frame knows its slots weakly (rules 1 and 2 in `__init__`).
+Slots hold their frame. The frame has only weak references to its slots (rules 1 and 2 in `__init__`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .unit import Units
 
 
 class Within(NamedTuple):
-    """What a replay of a member needs that leaves calls inside it to replays of their own; see `_nested`.
+    """What a replay of a member needs to leave calls inside the member to replays of their own; see `_nested`.
 
     Attributes:
-        handle: that of the model.
-        table: what becomes of the calls inside, a `Table`.
-        counts: calls so far within the root's call, by qualified name, as the member began.
+        handle: the model's `Handle`.
+        table: the `Table` that says what becomes of the calls inside.
+        counts: number of calls within the root's call before the member began, by qualified name.
     """
 
     handle: Any
@@ -48,16 +48,16 @@ class MemberCall:
         key: the call's key.
         forward: what to call.
         arguments: its arguments, encoded.
-        keywords: names of the last of them.
+        keywords: names of the last arguments, which were passed by keyword.
         refs: where the tensors among the arguments come from.
         module: what forward found in its modules.
-        around: what was on around it.
+        around: autocast, flags, modes, context variables and stream under which it ran.
         random: generator states to set before it.
-        generators: all that it could draw from.
-        end: number of slots in the frame when it returned; None if it has not.
-        units: those inside it that a replay does not run; None where it runs everything.
-        cut: level of the part of the frame that begins with it; 0 where none does.
-        within: for calls inside it that have replays of their own; None where it has none.
+        generators: all generators that it could draw from.
+        end: number of slots in the frame when it returned; None if it has not returned.
+        units: the units inside it, which a replay does not run; None if a replay runs everything.
+        cut: level of the part of the frame that begins with this call; 0 if no part begins here.
+        within: what its replay needs for calls inside it that have replays of their own; None if there are none.
     """
 
     key: str
@@ -76,40 +76,40 @@ class MemberCall:
 
 
 class Descends(Protocol):
-    """Calls that run again and fill no slot.
+    """Runs calls again without filling slots.
 
     Attributes:
-        call: the one that runs, or ran last.
+        call: the call that is running, or that ran last.
     """
 
     call: MemberCall
 
     def run(self) -> None:
-        """Run them; errors as for `Replayer.replay`."""
+        """Run the calls; errors as for `Replayer.replay`."""
 
 
 class Replayer(Protocol):
-    """How one frame is replayed, and what of its forward that needs to see.
+    """Replays one frame. It also observes the frame's forward, as far as the replay needs that.
 
     Attributes:
-        compares: whether it is to see every tensor that a replay must bring back.
+        compares: whether `saves` must be called for every tensor that a replay must make again.
     """
 
     @property
     def compares(self) -> bool: ...
 
     def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
-        """See a call before its forward, which is `given` some tensors.
+        """Observe a call before its forward runs; `given` are the tensors among its arguments.
 
         Returns:
             Generators to watch besides the devices' own.
         """
 
     def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
-        """See a call after its forward."""
+        """Observe a call after its forward."""
 
     def saves(self, slot: Slot, tensor: Tensor) -> None:
-        """See a tensor that is dropped: `slot` stands for it."""
+        """Observe a saved tensor that is dropped; `slot` stands for it."""
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Run the calls again and fill the slots that are alive and empty.
@@ -125,27 +125,27 @@ class Replayer(Protocol):
         """
 
     def descend(self, frame: Frame, descent: Descends) -> bool:
-        """Run the parts of a frame but the last, for what they give one another; see `_nested`.
+        """Run all parts of a frame except the last, for the results that later parts take; see `_nested`.
 
         Returns:
-            Whether that went well; else the frame is to be replayed at once.
+            Whether that succeeded. If not, the caller must replay the whole frame in one go.
         """
 
 
 class Frame:
     """One execution of a segment.
 
-    A backward that keeps its graph has a number, of 0 or more; any other has -1.
+    A backward that keeps its graph has a number of 0 or more. Any other backward has -1.
 
     Attributes:
-        closed: whether no further call may join; a gradient taken inside forward replays a frame before that.
+        closed: whether no further call may join. A gradient taken inside forward replays a frame that is not closed.
         calls: the calls so far, in order.
         boundary: the tensors from outside.
-        slots: what the calls packed, in order; None for what needs no replay.
-        looks: what its slots look like, each once: thousands of objects more would have Python collect garbage.
+        slots: what the calls packed, in order: weak references to slots, and None for what needs no replay.
+        looks: the looks of its slots. Slots share equal ones: thousands more objects would trigger Python's collector.
         replayer: replays it.
-        moves: whether some of the boundary waits off the device.
-        makes: makes its replay; None for `Replay`.
+        moves: whether tensors of the boundary may wait off the device.
+        makes: the class of its replay; None for `Replay`.
     """
 
     __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "looks", "makes", "moves", "replayer", "slots")
@@ -158,7 +158,7 @@ class Frame:
         self.boundary: list[Detached] = []
         self.slots: list[weakref.ref[Slot] | None] = []
         self.looks: dict[Look, Look] = {}
-        self._lock = threading.RLock()  # backward runs a thread a device
+        self._lock = threading.RLock()  # backward runs one thread for each device
 
     def replay(self) -> None:
         """Run the calls again and fill every slot that is still alive and empty; errors as for `Replayer.replay`."""
@@ -170,17 +170,17 @@ class Frame:
                 if self.moves:
                     for held in self.boundary:
                         held.let_go()
-                # Where every slot that lives is full, it stays so: nothing will ask for another replay.
+                # If all slots that are alive are full, they stay full: nothing will ask for another replay.
                 if self.closed and backward < 0 and self._last_empty(backward) < 0:
                     self.calls, self.boundary = [], []
 
     def fill(self, slot: Slot) -> None:
         """Replay the frame, unless another thread has done so since `slot` was found empty.
 
-        Where it has gone in parts, the part that has the slot is replayed, and may go in parts again.
+        If the frame has handed its slots to parts, the part that has `slot` is replayed. That part may have parts too.
 
         Raises:
-            ReplayError: the slot is empty after it.
+            ReplayError: the slot is empty after the replay.
         """
         self.try_to_fill(slot)
         frame: Fills = self
@@ -189,10 +189,10 @@ class Frame:
             frame.try_to_fill(slot)
 
     def try_to_fill(self, slot: Slot) -> None:
-        """Do so, and leave a slot empty that another frame has by then; errors as for `fill`."""
+        """As `fill`, but leave the slot empty if another frame has it by then; errors as for `fill`."""
         with self._lock:
             if slot.frame is self and slot.value is None:
-                if slot.given is not None:  # some node reads what it saved twice in one backward
+                if slot.given is not None:  # a node may read its saved tensor twice in one backward
                     for _, other in self.alive():
                         other.given = None
                 self.replay()
@@ -200,14 +200,14 @@ class Frame:
                 raise ReplayError("a replay ended before it reached a tensor that backward needs")
 
     def alive(self) -> Iterator[tuple[int, Slot]]:
-        """Slots that some node still has, with their numbers."""
+        """Yield the slots that an autograd node still holds, with their numbers."""
         for number, reference in enumerate(self.slots):
             slot = None if reference is None else reference()
             if slot is not None:
                 yield number, slot
 
     def was_given_nested(self) -> bool:
-        """Whether a nested tensor came from outside, whose lengths those inside have too."""
+        """Whether the boundary holds a nested tensor; those that the calls make then have its lengths."""
         return any(type(held) is Detached and held.tensor().is_nested for held in self.boundary)
 
     def call_at(self, number: int) -> MemberCall:
@@ -227,5 +227,5 @@ class Frame:
 
 @_torch_private.never_compiled
 def unpack(slot: Slot | OwnedSlot | Detached | MovedTensor) -> Tensor:
-    """Return the tensor that `slot` stands for: autograd calls this as a node reads what it saved."""
+    """Return the tensor that `slot` stands for: autograd calls this when a node reads what it saved."""
     return slot.tensor()
