@@ -1,4 +1,4 @@
-"""One replay: the calls of a frame once more, until the last slot that is still needed is full."""
+"""One replay: runs the calls of a frame again, until the last slot that is still needed is full."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Replay:
 
     Args:
         frame: the frame.
-        last: number of the slot.
+        last: number of the last slot to fill.
         backward: number of the backward; see `Frame`.
-        skips: whether what the plan skips stays away. Where the data took forward another way than that of the recorded
-            step, something may read it.
+        skips: whether to leave out the units that the plan skips. If forward took another path than the recorded step
+            did, something may read their results.
 
     Attributes:
-        call: the one that runs, or ran last.
-        handle, planned: those that the frame was made under, where its calls have units.
+        call: the call that is running, or that ran last.
+        handle, planned: the model's handle and the plan's units when the frame was made; set only if calls have units.
     """
 
     handle: object
@@ -71,17 +71,17 @@ class Replay:
         self._hollow: list[str] = []
         self._stopped = False
         self._problem: str | None = None
-        self._states: dict[Generator, Any] = {}  # as they were before it
+        self._states: dict[Generator, Any] = {}  # as they were before the replay
 
     def run(self, again: Callable[[], object] | None = None) -> None:
         """Run the calls.
 
         Args:
-            again: is called where something reads what the plan skips, before all of it runs once more with that; None
-                where that is an error.
+            again: called if something reads the result of a skipped unit. Then the replay runs once more and skips
+                nothing. If None, such a read is an error.
 
         Raises:
-            ReplayError: they did not save the same tensors as before.
+            ReplayError: the calls did not save the same tensors as in forward.
             RuntimeError: a tensor that they read has been changed in place.
             Exception: whatever the calls themselves raise, with a note that names the call.
         """
@@ -91,7 +91,7 @@ class Replay:
             raise
         except Exception:
             for _, slot in self._frame.alive():
-                if isinstance(slot.value, Hollow):  # an operator saves what it is given before it reads that
+                if isinstance(slot.value, Hollow):  # an operator saves its arguments before it reads them
                     slot.value = None
             if again is None or not self._hollow:
                 raise
@@ -104,20 +104,20 @@ class Replay:
         """Run the calls once; errors as for `run`."""
         calls = self._calls
         self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
-        # Forward may also seed a generator and put it back behind the last slot, where no replay comes.
+        # Forward may also seed a generator, and restore it only after the last slot. The replay does not get there.
         self._states = dict(states_of({generator for call in calls for generator in call.generators}))
         undo = self._undo()
         try:
             thread.replays += 1
-            thread.scope = thread.watch = None  # a gradient may be taken in the midst of a call's own code
+            thread.scope = thread.watch = None  # a call's own code may take a gradient, and so start a replay
             if _torch_private.any_autocast_enabled() or any(call.around.casts for call in calls):
-                # A cast that a replay left in the cache would be stale for a forward after the next update.
+                # A cast that the replay left in the cache would be stale in a forward after the next optimizer step.
                 undo.append((torch.set_autocast_cache_enabled, (torch.is_autocast_cache_enabled(),)))
                 torch.set_autocast_cache_enabled(False)
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
                 self.call = call
-                self._keep(number, self._run(call, undo))  # no name: it would hold a result while the next call runs
+                self._keep(number, self._run(call, undo))  # no variable: it would hold the result in the next call
                 if self._stopped:
                     break
         except Exception as error:
@@ -127,7 +127,7 @@ class Replay:
             try:
                 take_back(undo)
             finally:
-                if undo:  # an interrupt fell where it began
+                if undo:  # an interrupt came as `take_back` began
                     take_back(undo)
         if self._problem is not None:
             raise ReplayError(
@@ -136,10 +136,10 @@ class Replay:
             )
 
     def _undo(self) -> Undo:
-        """Return what puts back what a replay changes of its surroundings."""
-        # Taken back from the last on: a function mode around backward sees gradients switched, and may raise.
+        """Return the calls that restore what a replay changes around it."""
+        # Made from the last to the first. A function mode around backward sees grad mode switched, and may raise.
         return [
-            (self._values.clear, ()),  # as soon as nothing reads them: their graph holds what the replay saved
+            (self._values.clear, ()),  # nothing reads them any more, and their graph holds what the replay saved
             (_torch_private.set_grad_enabled, (torch.is_grad_enabled(),)),
             (restore_states, (self._states,)),
             (thread.put_back, (thread.scope, thread.replays, thread.units, thread.watch)),
@@ -147,7 +147,7 @@ class Replay:
         ]
 
     def _name_call(self, error: Exception) -> None:
-        """Have an error name the call whose replay raised it."""
+        """Add to an error the key of the call whose replay raised it."""
         if isinstance(error, (Changed, ReplayError)):
             error.args = (f"in the replay of {self.call.key}: {error}{self.hint()}",)
         elif sys.version_info >= (3, 11):
@@ -156,7 +156,7 @@ class Replay:
             )
 
     def _run(self, call: MemberCall, undo: Undo) -> Any:
-        """Run the current call and return its result; None if the replay ended in it."""
+        """Run the current call and return its result; None if the replay ended inside that call."""
         values = decode(call.arguments, [self._find(ref) for ref in call.refs])
         n_args = len(values) - len(call.keywords)
         args, kwargs = tuple(values[:n_args]), {}
@@ -196,12 +196,12 @@ class Replay:
         return self._hand_out(entry, run, args, kwargs) if isinstance(entry, UnitRun) else run(*args, **kwargs)
 
     def _take(self, what: str) -> Entry:
-        """Return what forward noted at this place of the current call, where the replay runs a module or a function.
+        """Return the current call's next entry from forward, for a module or function that the replay is about to run.
 
         Args:
-            what: the name of the one, or the key of the other.
+            what: the module's name, or the function's key.
         """
-        if self._stopped:  # the module caught the signal and went on
+        if self._stopped:  # the module caught `_Stop` and went on
             raise _Stop
         assert self.call.units is not None
         entries = self.call.units.entries
@@ -216,7 +216,7 @@ class Replay:
         return entry
 
     def _hand_out(self, unit: UnitRun, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Fill the slots of a unit's arguments, and return its result without running it, if what is skipped may be."""
+        """Fill the slots of a unit's arguments and return its result. Only a skipped unit may have to run."""
         given, others = arguments_of(args, kwargs)
         generators = self.call.generators
         if others:
@@ -229,7 +229,7 @@ class Replay:
             self._next += 1
             if slot is not None and slot.value is None and slot.given != self._backward:
                 tensor = given[source]
-                if not isinstance(tensor, Hollow):  # backward never reads some saved tensors: no plan makes them again
+                if not isinstance(tensor, Hollow):  # else backward never reads it: its slot stays empty
                     difference = slot.fill_from(tensor, offset)
                     if difference is not None:
                         self._stop(f"gave {unit.key} {difference}")
@@ -237,7 +237,7 @@ class Replay:
                 self._stop(None)
         result = run_alone(run, args, kwargs) if unit.skipped and not self._skips else None
         for number, state in unit.random:
-            if generators[number] not in self._states:  # one that only the unit was given
+            if generators[number] not in self._states:  # a generator that only the unit was given
                 self._states.update(states_of([generators[number]]))
             set_states([(generators[number], state)])
         if not unit.skipped:
@@ -248,20 +248,20 @@ class Replay:
         return unit.hand_out(given)
 
     def hint(self) -> str:
-        """Say which units were skipped: whatever reads their results fails, in one way or another."""
+        """Say which units were skipped: code that reads their results fails, in one way or another."""
         return (
             f" The plan skips {', '.join(self._hollow[:6])}: nothing in the replay may need it." if self._hollow else ""
         )
 
     def _find(self, ref: Ref) -> Tensor:
-        """Return an argument; every tensor is made once, so that the replay's graph hangs together."""
+        """Return an argument. Each tensor of the boundary becomes a leaf once, so that the replay has one graph."""
         tensor = self._values.get(ref)
         if tensor is None:
             tensor = self._values[ref] = self._frame.boundary[ref.leaf].leaf()
         return tensor
 
     def _keep(self, number: int, result: Any) -> None:
-        """Keep of a call's `result` what later calls read, and let go of what none reads any more."""
+        """Keep the tensors of a call's `result` that later calls read. Drop those that no call reads any more."""
         for ref in [ref for ref in self._values if self._last_use[ref] <= number]:
             del self._values[ref]
         for leaf, tensor in enumerate(() if self._stopped else tensors(result)):
@@ -270,12 +270,12 @@ class Replay:
 
     def pack(self, tensor: Tensor) -> Tensor | None:
         """Fill the next slot with `tensor`, and end the replay if it was the last."""
-        if self._stopped:  # the module caught the signal and went on
+        if self._stopped:  # the module caught `_Stop` and went on
             raise _Stop
         number, self._next = self._next, self._next + 1
         if self.call.end is not None and number >= self.call.end:
             self._stop("saved more tensors than its forward did")
-        # With its graph it would hold the replay's, and that would hold the slots; without one it stays what it is.
+        # A value with its graph would hold the replay's graph, and so the slots. One without a graph stays as it is.
         value = tensor.detach() if tensor.requires_grad else tensor
         reference = self._slots[number]
         if reference is None:
@@ -295,5 +295,5 @@ class Replay:
 
 
 def _named(what: str) -> str:
-    """Return the name of a module, or that of the function or module in a key."""
+    """Return the name of a module, or the name of the function or module that a key has."""
     return what.rpartition("/")[2].partition("#")[0]
