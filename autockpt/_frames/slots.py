@@ -1,9 +1,9 @@
-"""What autograd holds in the place of a tensor that a segment saves.
+"""What autograd holds in place of a tensor that a segment saves.
 
-    Slot        dropped: the frame's replay brings it back
-    OwnedSlot   a parameter or a buffer, or a view of one: that itself
+    Slot        the tensor is dropped; the frame's replay makes it again
+    OwnedSlot   the tensor is a parameter or a buffer, or a view of one: that is held
 
-All of this runs once or twice for every saved tensor, so what is cheap to write twice is not worth a call.
+This code runs once or twice for every saved tensor. So a few lines are repeated, to save a function call.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ class Fills(Protocol):
     """Brings dropped tensors back: a frame.
 
     Attributes:
-        calls: what it would run; empty where nothing can ask for a replay any more.
-        looks: what its slots look like, each once: thousands of objects more would have Python collect garbage.
+        calls: the calls that a replay would run; empty if nothing can ask for a replay any more.
+        looks: the looks of its slots. Slots share equal ones: thousands more objects would trigger Python's collector.
     """
 
     calls: list[Any]
     looks: dict[Look, Look]
 
     def fill(self, slot: Slot) -> None:
-        """Have the slot be full."""
+        """Fill a slot."""
 
     def try_to_fill(self, slot: Slot) -> None:
-        """Have it be full, or belong to another frame."""
+        """Fill a slot, unless another frame has it by then."""
 
 
 class Expects(Protocol):
     """Knows what forward saved in a slot, and takes what a replay makes for it.
 
     Attributes:
-        stands: key of the call that saved it, where backward is to have what forward saved; else empty.
+        stands: key of the call that saved it, if backward is to read forward's tensor and not the replay's; else empty.
     """
 
     stands: str
@@ -63,10 +63,10 @@ class Slot:
 
     Attributes:
         frame: brings it back.
-        value: the tensor, after the replay. It lives here and dies with the slot, or when it is given to a backward
-            that keeps its graph: another one replays again.
-        given: number of that backward.
-        expected: what forward saved here, where that is compared.
+        value: the tensor that the replay made. It lives until the slot dies, or until a backward that keeps its graph
+            reads it. A later backward replays again.
+        given: number of the backward that keeps its graph and has read the value; None if there is none.
+        expected: what forward saved here, if it is compared with what the replay makes.
     """
 
     __slots__ = ("__weakref__", "_look", "_node", "_version", "expected", "frame", "given", "value")
@@ -85,16 +85,16 @@ class Slot:
         self._node = type(tensor.grad_fn)
 
     def fill(self, tensor: Tensor, value: Tensor) -> str | None:
-        """Take the replay's `tensor`, which `value` is detached.
+        """Take the replay's `tensor`; `value` is the same, detached.
 
         Node, shape, strides, dtype and device are compared with those of forward. Values are not.
 
         Returns:
-            In what it differs from what forward saved here; None if in nothing.
+            How it differs from what forward saved here; None if it does not.
         """
         node = type(tensor.grad_fn)
-        # What comes from the boundary has a node in forward and none in the replay. What is compiled has a class of
-        # its own for each time that it was, all of one name; a replay may run another than its forward did.
+        # A tensor of the boundary has a node in forward and none in the replay. Each compilation has a node class of
+        # its own, all with the same name. The replay may run another compilation than forward did.
         if node is not self._node and node.__name__ != self._node.__name__ and _NO_NODE not in (node, self._node):
             return f"a result of {node.__name__} instead of {self._node.__name__}"
         try:
@@ -110,7 +110,7 @@ class Slot:
         return None
 
     def fill_from(self, tensor: Tensor, offset: int) -> str | None:
-        """Take a view of the storage of the replay's `tensor`, so far behind its first element; returns as `fill`."""
+        """Take a view of the replay's `tensor` that begins `offset` elements after its first; returns as for `fill`."""
         shape, stride, dtype, device = self._look
         value = tensor.detach()
         if offset or value.shape != shape or value.stride() != stride:
@@ -141,7 +141,7 @@ class Slot:
 
 
 class OwnedSlot:
-    """A saved tensor whose storage is a parameter's or a buffer's: that object itself, seen as forward saw it."""
+    """A saved tensor that shares storage with a parameter or buffer: holds that one, and how forward viewed it."""
 
     __slots__ = ("_owner", "_version", "_view")
 
@@ -169,7 +169,7 @@ class OwnedSlot:
 
 
 def reads_alike(tensor: Tensor, whole: Tensor) -> bool:
-    """Whether a tensor makes the same numbers of the same bytes as `whole` does, so that a view of that can be it."""
+    """Whether a tensor reads bytes as the same numbers as `whole` does, so that a view of `whole` can replace it."""
     return tensor.dtype is whole.dtype and tensor.is_conj() is whole.is_conj() and tensor.is_neg() is whole.is_neg()
 
 
@@ -179,7 +179,7 @@ def _sparse_look(tensor: Tensor) -> Look:
 
 
 def _difference(found: Look, expected: Look) -> str:
-    """Say in what two tensors differ that look different."""
+    """Say how two different looks differ."""
     words = ("of shape", "of strides", "of", "on")
     pairs = zip(words, (tuple(found[0]), *found[1:]), (tuple(expected[0]), *expected[1:]), strict=True)
     return next(f"a tensor {word} {one} instead of {other}" for word, one, other in pairs if one != other)
