@@ -1,4 +1,4 @@
-"""A descent: all parts of a frame but the last run again, and nothing is saved of them but what parts are given."""
+"""A descent: runs all parts of a frame except the last again, and keeps only the results that later parts take."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .._frames.frame import Frame
 from .._frames.replay import Replay
 
 GIVEN = "what a part of a replay is given"
-"""What one of these tensors is, for whoever changes it in place."""
+"""What an error calls such a tensor, if it was changed in place."""
 
 TAKES_GRADIENT = "takes a gradient in its own forward, for which nothing is saved where a replay goes in parts"
 
 
 class Descent(Replay):
-    """Runs all parts of a frame but the last.
+    """Runs all parts of a frame except the last.
 
-    Gradients are on, so that kernels are those of forward; but of what autograd would save nothing is held.
+    Grad mode is on, so that the kernels are those of forward. But nothing is held of what autograd saves.
 
     Args:
         frame: the frame.
         last: number of the last slot that is to be filled.
-        begins: numbers of the calls with which its parts begin, but the first.
+        begins: number of the first call of each part, except the first part.
 
     Attributes:
         begins: the same.
-        stop: number of the call behind the last part.
-        given: what calls returned that later parts take.
+        stop: number of the first call after the last part.
+        given: the results of calls that later parts take.
     """
 
     def __init__(self, frame: Frame, last: int, begins: list[int]) -> None:
@@ -49,7 +49,7 @@ class Descent(Replay):
         super()._keep(number, result)
 
     def pack(self, tensor: Tensor) -> None:
-        """Hold nothing of `tensor`."""
+        """Count a saved tensor, and hold nothing of it."""
         self._next += 1
         if self.call.end is not None and self._next > self.call.end:
             self._stop("saved more tensors than its forward did")
@@ -61,7 +61,7 @@ class Descent(Replay):
 
 
 def _given_to_parts(calls: list[Any], begins: list[int]) -> set[Ref]:
-    """Return the results of calls that calls of later parts take."""
+    """Return which results of calls are arguments of calls in later parts."""
     starts, wanted = iter([*begins, len(calls)]), set[Ref]()
     first, stop = 0, next(starts)
     for number, call in enumerate(calls):
