@@ -1,4 +1,4 @@
-"""A replay that leaves calls inside its own to replays of their own: they join frames again, over the same slots."""
+"""A replay that leaves inner calls to replays of their own: these calls join new frames, which take over slots."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .descent import TAKES_GRADIENT
 
 
 class Inside(Replay):
-    """Replays a frame but for what is in the inner segments of its plan: that is left to frames of its own.
+    """Replays a frame, except for the inner segments of its calls: each of these gets a frame of its own.
 
-    Arguments as those of `Replay`.
+    Arguments as for `Replay`.
     """
 
     def _begin(self) -> None:
@@ -32,7 +32,7 @@ class Inside(Replay):
 
     def _once(self) -> None:
         super()._once()
-        # Not before it went well: what fails is replayed at once, and fills all slots.
+        # Only once the replay has succeeded. A frame whose replay fails is replayed as a whole, which fills all slots.
         for frame in self._frames:
             for _, slot in frame.alive():
                 slot.frame = frame
@@ -50,14 +50,14 @@ class Inside(Replay):
             scope.end_frame()
 
     def _record(self, segment: int, *_: object) -> Recording:
-        """Return the frame of an inner segment in the making."""
+        """Return a recording of a new frame, for an inner segment."""
         recording = _InnerRecording(segment, _Sees(self, self.call.generators), self._frame)
         self._frames.append(recording.frame)
         return recording
 
     def pass_on(self, frame: Frame) -> None:
         """Leave the next slot to `frame`, and end the replay if it was the last."""
-        if self._stopped:  # the module caught the signal and went on
+        if self._stopped:  # the module caught `_Stop` and went on
             self._stop(self._problem)
         number, self._next = self._next, self._next + 1
         if self.call.end is not None and number >= self.call.end:
@@ -69,11 +69,11 @@ class Inside(Replay):
 
 
 class _Sees(Plain):
-    """What sees the members of an inner segment as they run in a replay; all else is known from forward.
+    """Observes the members of an inner segment while a replay runs them. All else is known from forward.
 
     Args:
         inside: the replay.
-        generators: those of the member around.
+        generators: those of the member that the inner segment is in.
     """
 
     def __init__(self, inside: Inside, generators: list[Generator]) -> None:
@@ -84,14 +84,14 @@ class _Sees(Plain):
 
 
 class _NotHeld:
-    """Stands for a tensor that is saved in a replay for which another is to bring it back."""
+    """Stands for a tensor that a replay saves but does not hold. The replay of an inner frame makes it again."""
 
     def tensor(self) -> Tensor:
         raise ReplayError(TAKES_GRADIENT)
 
 
 class _PassOn(Pack):
-    """The pack hook of a member in a replay: its frame takes over the slots that the replay comes to."""
+    """The pack hook of an inner member in a replay: the member's frame takes over the slots that the replay reaches."""
 
     @_torch_private.never_compiled
     def hook(self, _: Tensor) -> Any:
@@ -102,12 +102,12 @@ class _PassOn(Pack):
 
 
 class _InnerRecording(Recording):
-    """The frame of an inner segment, as long as members join it.
+    """Records the frame of an inner segment, as long as members join it.
 
     Args:
-        segment: its number among those inside the one that is replayed.
-        sees: sees the members meanwhile.
-        outer: the frame that is replayed; what replays that replays this one.
+        segment: number of the segment among the inner segments of the replayed one.
+        sees: observes the members meanwhile.
+        outer: the frame that is being replayed. Its replayer replays this frame too.
     """
 
     packs = _PassOn
