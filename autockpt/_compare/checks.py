@@ -1,8 +1,8 @@
 """Which replays of a plan are compared with their forwards, and what follows if they differ.
 
-a segment's first frame    a rehearsal: what it drops is spilled too, and backward gets that if the replay differs
-its later frames           a check: one segment a step, in turn; the replay's checksums must equal those of forward
-one that differs           the segment's calls are kept from then on, and another plan is made
+a segment's first frame    a rehearsal: dropped tensors are spilled too; backward reads those if the replay differs
+its later frames           a check: one segment per step, in turn; checksums of replay and forward must be equal
+a replay that differs      the segment's calls are kept from then on, and another plan is made
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .rehearsal import Rehearsal, Spills
 Checking: TypeAlias = Literal["sampled", "always", "never"]
 
 LEAST_PERIOD = 16
-"""A segment is checked once in so many steps, or in as many as there are segments if those are more."""
+"""A segment is checked once in this many steps, or once in as many steps as there are segments, if that is more."""
 
 
 class ReplayChecks:
@@ -27,9 +27,9 @@ class ReplayChecks:
 
     Args:
         n_segments: number of the plan's segments.
-        always: whether each step checks all segments; else it checks one at most.
+        always: whether each step checks all segments; if not, it checks at most one.
         governed: whether a governor makes another plan if a call of this one cannot be replayed.
-        stashes: opens stashes for rehearsals; None for new ones.
+        stashes: opens the stashes that rehearsals spill to; None if each stash is to be a new one.
 
     Attributes:
         findings: what replays have shown.
@@ -42,7 +42,7 @@ class ReplayChecks:
         self._n_segments, self._always, self._governed = n_segments, always, governed
         self._spills = Spills(stashes or HeldStashes())
         self._turn = 0
-        self._uncompared: dict[int, Check] = {}  # by segment: nothing of them belongs to one frame
+        self._uncompared: dict[int, Check] = {}  # by segment; frames share them, as they hold nothing of a frame
 
     def __reduce__(self) -> tuple[object, ...]:
         # A copy starts anew: its first frames are rehearsals.
@@ -52,7 +52,7 @@ class ReplayChecks:
     def of(
         cls, plan: Plan, check: Checking, *, governed: bool, stashes: HeldStashes | None = None
     ) -> ReplayChecks | None:
-        """Return the checks of a plan; None if it is never checked."""
+        """Return the checks of a plan; None if `check` is never."""
         if check == "never":
             return None
         return cls(len(plan.segments), always=check == "always", governed=governed, stashes=stashes)
