@@ -1,12 +1,12 @@
-"""What a member's forward finds in its modules: taken when it begins, and given to the replay.
+"""What a member's forward finds in its modules. It is taken when forward begins, and restored for the replay.
 
     forward   ├─ attributes, parameters, buffers, children and hooks of every module ─ taken ─┤
-    replay    all is as it was, and forward changed no buffer    the modules run themselves
-              else                                               doubles of them run, and die with the replay
+    replay    nothing has changed, and forward changed no buffer    the modules run themselves
+              else                                                  doubles of them run, and die with the replay
 
 A double is an object of a module's class that has what forward found, and copies of the buffers that forward changes.
-So a replay changes nothing that another thread may read: one that saves, evaluates or trains the model meanwhile.
-Taking holds references, not bytes, but for the values of those buffers.
+So a replay changes nothing that another thread may read while it saves, evaluates or trains the model.
+What is taken are references. Only the values of those buffers are copied.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .held import Detached, check_unchanged
 from .spared import Inside, every, spared_in
 
 _WHOLE = frozenset({Tensor, nn.Parameter, nn.Buffer})
-"""Tensors that have their memory themselves, and on this rank."""
+"""Classes of tensors that have a storage of their own, on this rank."""
 
 
 class ModuleState:
-    """What a member's modules are when its forward begins.
+    """The state of a member's modules when its forward begins.
 
     Attributes:
         member: the module whose forward it is; None for a torch function.
@@ -44,26 +44,26 @@ class ModuleState:
         Args:
             module: the member.
             changing: buffers that its forward changes; None if that is not known.
-            given: further tensors of the model's own, which no replay brings back.
-            unread: attributes whose tensors its replay does not need where forward overwrites them.
+            given: further tensors that belong to the model. No replay makes them again.
+            unread: attributes whose tensors the replay does not need, if forward overwrites them.
         """
         self.member = module
         self._tree: list[Found] = []
         self._tensors = list(given)
         self._changing: list[tuple[Tensor, Tensor]] = []  # buffers, with the values that they had
-        self._sure: set[int] = set()  # ids of those that are known to change
+        self._sure: set[int] = set()  # ids of the buffers that are known to change
         self._everywhere = _torch_private.global_hooks()
         self._spared = spared_in(module, unread) if unread and module is not None else NOTHING
         norms = self._take(module) if module is not None else []
         tensors = self._tensors
         try:
-            # Held until forward is over: another may be where one of them was, if a tensor gets a new one meanwhile.
+            # Held until forward is over. If a tensor gets a new storage meanwhile, the old address must not be reused.
             local = tensors if _WHOLE.issuperset(map(type, tensors)) else map(_torch_private.local, tensors)
             self._storages = [tensor.untyped_storage() for tensor in local]
             self.owners: dict[int, Tensor] = {
                 storage._cdata: tensor for storage, tensor in zip(self._storages, tensors, strict=True)
             }
-        except NotImplementedError:  # one of them has no storage, by which to know it
+        except NotImplementedError:  # a tensor without a storage has no key
             self._storages = []
             self.owners = {key: tensor for tensor in tensors if (key := _torch_private.storage_key(tensor))}
         self._aliased = len(self.owners) < len(tensors)
@@ -75,13 +75,13 @@ class ModuleState:
 
     @property
     def copied(self) -> set[int]:
-        """Ids of the buffers of which a replay has copies."""
+        """Ids of the buffers of which a replay gets copies."""
         return {id(tensor) for tensor, _ in self._changing}
 
     def _take(self, module: nn.Module) -> list[dict[str, Tensor | None]]:
-        """Take every module of the tree once; return the buffers of normalisations in training.
+        """Take every module of the tree once; return the buffers of normalisation layers in training mode.
 
-        This runs for every call of a member, after operators that have swept the caches: it reads no more than it must.
+        This runs before every call of a member, when operators have evicted the CPU caches. So it reads as little as it can.
         """
         tree, every, norms = self._tree, self._tensors, []
         found, seen = [module], {module}
@@ -112,7 +112,7 @@ class ModuleState:
         return norms
 
     def _take_attributes(self, contents: dict[str, Any]) -> None:
-        """Take tensors that are plain attributes: one with a graph is held without it, since it may lead back here."""
+        """Take tensors that are plain attributes. They are held without their graphs, which may lead back here."""
         for name, value in contents.items():
             if isinstance(value, Tensor):
                 if value.grad_fn is None:
@@ -121,11 +121,11 @@ class ModuleState:
                     contents[name] = Detached(value, f"attribute {name!r}")
 
     def _take_values(self, module: nn.Module, changing: Inside | None, norms: list[dict[str, Tensor | None]]) -> None:
-        """Take the values of the buffers that may change, and of those that share storage with one of them.
+        """Copy the buffers that may change, and those that share storage with one of them.
 
-        Forward may go another way than the recorded one did. So running statistics count among them also where
-        `changing` leaves them out, since kernels write them without a new version; and where it names some, the others
-        do as well until forward has returned, since what moves codebooks writes them through `.data`.
+        Forward may take another path than the recorded one. So running statistics are copied even if `changing` leaves
+        them out, since kernels write them without a new version. If `changing` names any buffer, or is None, all others
+        are copied too, until `settle`: code that updates codebooks writes them through `.data`.
         """
         buffers = [tensor for found in self._tree for tensor in found[3].values() if tensor is not None]
         sure = {id(tensor) for each in norms for tensor in each.values()}
@@ -135,7 +135,7 @@ class ModuleState:
                 owner = owner._modules[part]
             sure.update(id(owner._buffers.get(name)) for name in names)
         if self._aliased:
-            buffers = list({id(tensor): tensor for tensor in buffers}.values())  # two modules may have one buffer
+            buffers = list({id(tensor): tensor for tensor in buffers}.values())  # two modules may share one
             keys = {_torch_private.storage_key(tensor) for tensor in buffers if id(tensor) in sure} - {0}
             sure.update(id(tensor) for tensor in buffers if _torch_private.storage_key(tensor) in keys)
         if changing == ():
@@ -145,12 +145,12 @@ class ModuleState:
         self._tensors = [tensor for tensor in self._tensors if id(tensor) not in others]
 
     def forward_ends(self) -> None:
-        """Note that forward is over, also by an error."""
+        """Note that forward is over: it has returned or raised."""
         for spared in every(self._spared) if self._spared else ():
             spared.unwatch()
 
     def settle(self) -> None:
-        """Let go of values that forward has not changed, where it was not known which it does."""
+        """Drop the copies of buffers that forward has not changed, except of those that are known to change."""
         self._storages = []
         for member, attributes in self._spared.items():
             for name, spared in attributes.items():
@@ -161,7 +161,7 @@ class ModuleState:
         changed = {
             storage
             for storage, (tensor, value) in zip(storages, self._changing, strict=True)
-            # The version does not tell: kernels write without a new one, and so does whoever writes to `buffer.data`.
+            # Versions do not tell: a kernel may write without a new one, and so does code that writes to `buffer.data`.
             if id(tensor) in self._sure or tensor.layout != torch.strided or not torch.equal(tensor, value)
         }
         pairs = list(zip(storages, self._changing, strict=True))
@@ -172,11 +172,11 @@ class ModuleState:
         self._versions += _torch_private.versions(same)
 
     def replayed(self, forward: Callable[..., Any], undo: Undo) -> Callable[..., Any]:
-        """Return what a replay calls in the place of `forward`: the same, or that of a double.
+        """Return what a replay calls in place of `forward`: `forward` itself, or that of a double.
 
         Args:
             forward: the member's own.
-            undo: is given the call that undoes what the replay does to the modules.
+            undo: gets one more call, which undoes what the replay does to the modules.
 
         Raises:
             RuntimeError: a parameter or buffer has changed in place since forward began.
@@ -204,9 +204,9 @@ class ModuleState:
         return doubled(self._tree, forward, instead, gone, undo)
 
     def put_back(self) -> None:
-        """Have the modules as they were found where a replay ran them.
+        """Restore modules that a replay has run to the state that was found.
 
-        Forward may change them for a while, and a replay ends at its last slot.
+        Forward may change them for a while, and a replay may end before forward changes them back.
         """
         put_back(self._tree)
         if [tensor.requires_grad for tensor in self._tensors] != self._wants:
@@ -214,7 +214,7 @@ class ModuleState:
                 tensor.requires_grad_(wants)
 
     def _gone_hooks(self) -> dict[str, dict[int, Any]]:
-        """Return the hooks that ran around every module's forward then and do not now."""
+        """Return the global hooks on module forwards that were there when forward began, and are not there now."""
         if self._everywhere is None:
             return {}
         now = _torch_private.global_hooks() or {}
@@ -229,7 +229,7 @@ class ModuleState:
         return next((name for name, each in every if each is tensor), "")
 
     def _copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copy tensors; what shares storage shares it again."""
+        """Copy tensors; copies share storage if the originals do."""
         if not self._aliased:
             return [tensor.detach().clone() for tensor in tensors]
         keys = [_torch_private.storage_key(tensor) for tensor in tensors]
