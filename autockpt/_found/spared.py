@@ -1,10 +1,10 @@
-"""Attributes whose tensors a replay does not read: nothing holds them for it once forward overwrites them.
+"""Attributes whose tensors a replay does not read. Once forward overwrites one, its old tensors are not held.
 
-    forward   ├─ self.last = a of the step before ─┤ overwritten: a goes, as in a plain step
-    replay    self.last is hollow, as a was: whoever reads it gets an error, and never another result
+    forward   ├─ self.last is a, of the step before ─┤ overwritten: a is freed, as in a plain step
+    replay    self.last is hollow, with the shape of a: code that reads it gets an error, never another result
 
-Whether a call reads them is known of the recorded step, and seen in each forward (`watch`). What that reads after
-all is held, and so is what it does not overwrite: the loop may do so before backward.
+The recorded step shows whether a call reads such a tensor, and each forward is watched for it (`watch`). A tensor that
+forward does read is held. One that forward does not overwrite is held too: the loop may overwrite it before backward.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .._calls.watched import unwatch, watch
 from .held import Detached
 from .hollow import Shape
 
-READ = "what the attribute {!r} held before forward overwrote it, which no forward was seen to read"
+READ = "the old value of attribute {!r}, which forward overwrote and was never seen to read"
 
 Inside: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """Buffers or attributes inside a module: the path to each module that has some, and their names."""
 
 
 class Spared:
-    """What stands at an attribute, by what it looks like.
+    """The value of an attribute, without holding its tensors: what they look like, and weak references to them.
 
     Args:
-        leaves: the tensors in it.
-        templates: the rest of it, encoded.
+        leaves: the tensors in the value.
+        templates: the rest of the value, encoded.
         name: the attribute's name.
     """
 
@@ -47,28 +47,28 @@ class Spared:
         self._held: list[Detached] = []
 
     def watch(self) -> None:
-        """Watch from now on whether the tensors are read."""
+        """Begin to watch the tensors: they are held once one is read."""
         for each in self._alive():
             watch(each, self.hold)
 
     def unwatch(self) -> None:
-        """Watch no longer."""
+        """Stop watching the tensors."""
         for each in self._alive():
             unwatch(each)
 
     def hold(self) -> None:
-        """Hold the tensors, if all are there and none has changed."""
+        """Hold the tensors, if all are alive and none was changed in place."""
         self._held = self._held or self._there()
 
     def settle(self, now: object) -> None:
-        """Hold what is still there after forward; `now` is what stands at the attribute then."""
+        """Hold the tensors if forward has not overwritten them; `now` is the attribute's value after forward."""
         found: list[Tensor] = []
         encode([now], found)
         if [*map(id, found)] == [id(reference()) for reference, _ in self._were]:
             self.hold()
 
     def leaf(self) -> Any:
-        """Return for a replay what forward found: hollow, but for tensors that somebody holds, as they were."""
+        """Return the value for a replay: with its own tensors if all are alive and unchanged, else with hollow ones."""
         there = self._held or self._there()
         return decode(self._templates, [each.leaf() for each in there or self._looks])[0]
 
@@ -83,7 +83,7 @@ class Spared:
 
 
 def spared_in(module: nn.Module, unread: Inside) -> dict[nn.Module, dict[str, Spared]]:
-    """Return what stands at these attributes of modules inside a module, as far as it can be hollow; it is watched."""
+    """Return the values of the `unread` attributes that hollow tensors can stand for, and begin to watch them."""
     found: dict[nn.Module, dict[str, Spared]] = {}
     for path, names in unread:
         owner: nn.Module | None = module
@@ -104,5 +104,5 @@ def spared_in(module: nn.Module, unread: Inside) -> dict[nn.Module, dict[str, Sp
 
 
 def every(found: dict[nn.Module, dict[str, Spared]]) -> Iterable[Spared]:
-    """Return all that stands at attributes."""
+    """Return the values of all attributes in `found`."""
     return [spared for own in found.values() for spared in own.values()]
