@@ -1,4 +1,4 @@
-"""Tells whether anything reads a tensor for a while, without a mode: meanwhile it has a class of its own."""
+"""Tells when a tensor is read, without a mode: while it is watched, the tensor has a class of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .. import _torch_private
 
 
 def watch(tensor: Tensor, read: Callable[[], object]) -> None:
-    """Call `read` before the first function that reads a plain tensor, which ends it; see `unwatch`."""
+    """Call `read` before the first function that reads `tensor`, a plain one. That ends the watch, see `unwatch`."""
     if type(tensor) is _Watched:
         tensor._told.append(read)
     else:
@@ -21,14 +21,14 @@ def watch(tensor: Tensor, read: Callable[[], object]) -> None:
 
 
 def unwatch(tensor: Tensor) -> None:
-    """Have a tensor be as it was."""
+    """End the watch: give a tensor its plain class back."""
     if type(tensor) is _Watched:
         tensor.__class__ = Tensor  # type: ignore[assignment]
         del tensor._told
 
 
 class _Watched(Tensor):
-    """The class that a plain tensor has while it is watched. What a hollow tensor answers as well is no read."""
+    """The class of a plain tensor while it is watched. Functions that a hollow tensor can answer are no reads."""
 
     _told: list[Callable[[], object]]
 
@@ -39,7 +39,7 @@ class _Watched(Tensor):
         kwargs = kwargs or {}
         found = [each for each in tree_leaves((args, kwargs)) if type(each) is _Watched] if func not in _LOOKS else []
         for each in found:
-            told = each._told if type(each) is _Watched else []  # it may be given twice
+            told = each._told if type(each) is _Watched else []  # one tensor may be given twice
             unwatch(each)
             for read in told:
                 read()
