@@ -1,4 +1,4 @@
-"""What stands before a step: a model's parameters and buffers, which no plan can free."""
+"""What is allocated before a step: a model's parameters and buffers, which no plan can free."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .._ranks.units import parameters_at_rest
 
 
 class StaticStorages:
-    """The storages of a model's parameters and buffers, each as long as it is alive.
+    """The storages of a model's parameters and buffers, each until it is freed.
 
-    A forward may give a buffer another tensor. What the step allocates then may get the address of the one before.
+    A forward may replace a buffer by another tensor. Then the step may allocate a storage at the old one's address.
 
     Args:
         model: the model.
-        key: returns the number by which a tensor's storage is known.
+        key: returns the key of a tensor's storage, by which the storage is known; 0 if there is none.
     """
 
     def __init__(self, model: torch.nn.Module, key: Callable[[torch.Tensor], int]) -> None:
@@ -27,6 +27,6 @@ class StaticStorages:
         self._alive = {number: weakref.ref(private.local(each).untyped_storage()) for number, each in keyed if number}
 
     def has(self, key: int) -> bool:
-        """Whether a storage is one of them."""
+        """Whether the storage with this key is one of them, and is alive."""
         storage = self._alive.get(key)
         return storage is not None and storage() is not None
