@@ -81,7 +81,7 @@ class ModuleState:
     def _take(self, module: nn.Module) -> list[dict[str, Tensor | None]]:
         """Take every module of the tree once; return the buffers of normalisation layers in training mode.
 
-        This runs before every call of a member, when operators have evicted the CPU caches. So it reads as little as it can.
+        This runs before every call of a member, when the CPU caches are cold. So it reads as little as it can.
         """
         tree, every, norms = self._tree, self._tensors, []
         found, seen = [module], {module}
