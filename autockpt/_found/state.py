@@ -6,7 +6,7 @@
 
 A double is an object of a module's class that has what forward found, and copies of the buffers that forward changes.
 So a replay changes nothing that another thread may read while it saves, evaluates or trains the model.
-It holds references. Only the values of those buffers are copied.
+The state holds references. Only the values of those buffers are copied.
 """
 
 from __future__ import annotations
