@@ -1,6 +1,6 @@
-"""The same plan by hand on all ranks, where replays run collectives.
+"""Puts a given plan on all ranks or on none, if its replays run collectives.
 
-With other segments on one rank its replays would take other ranks' results for theirs, or wait for them for ever.
+If one rank had other segments, collectives of different replays would meet: ranks would get wrong results, or hang.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .units import speaks
 
 
 def what_runs(plan: Plan) -> str:
-    """Return a text that is the same for plans under which the same runs: figures are each rank's own."""
+    """Return a hash of what a plan runs. Figures are left out: each rank has its own."""
     return hashlib.sha256(repr([*map(_without_figures, plan.segments)]).encode()).hexdigest()
 
 
@@ -36,7 +36,7 @@ _PLAIN = Segment(calls=("",))
 
 
 def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Callable[[], object]) -> Plan:
-    """Put a plan on a model; where its replays run collectives, on all ranks or on none.
+    """Put a plan on a model. If its replays run collectives, put it on all ranks or on none.
 
     Args:
         model: the model.
@@ -44,10 +44,10 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
         take_off: takes it off.
 
     Raises:
-        NotApplicable: ranks have different plans, or one has failed or does not come; raised on all.
-        Exception: whatever `put_on` raises here.
+        NotApplicable: ranks have different plans, or one has failed or does not answer; raised on all ranks.
+        Exception: whatever `put_on` raises on this rank.
     """
-    asks = speaks(model) and private.group_backend() != private.FAKE  # else the others are not there
+    asks = speaks(model) and private.group_backend() != private.FAKE  # a fake group has no other ranks
     ranks: Ranks = ranks_of(model) if asks else One()
     if len(ranks.members) == 1:
         return put_on()

@@ -1,9 +1,10 @@
-"""Ranks that share layers (tensor parallelism): what goes into a layer, each of them may have whole.
+"""Ranks that share layers (tensor parallelism): each of them may have the whole input of a layer.
 
     rank 0   x ─▶ its columns, its rows ─┐ sum ─▶ y       x and y are the same on both, bit for bit,
     rank 1   x ─▶ its columns, its rows ─┘ sum ─▶ y       where both draw the same random numbers
 
-What they have alike is not known from the code: they compare checksums, of the recorded step and of each replay after.
+The code does not tell which tensors are the same on all ranks. So ranks compare checksums, in the recorded step and in
+each later replay.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from .base import Ranks
 from .buckets import wrappers
 from .units import each_unit, speaking_parameters, speaks, units
 
-PARTS = "offload='shard' keeps a part of each boundary on all ranks that have the same one, as in tensor parallelism. "
+PARTS = "offload='shard' splits boundaries among the ranks that have the same ones, as in tensor parallelism. "
 
 NO_GROUP = PARTS + "This process has no process group: it trains by itself. Leave offload= out."
 
 NOT_SHARED = (
     PARTS
     + "No parameter of {0} lies on several ranks in forward (DTensor, parallelize_module){1}, so nothing says which "
-    "ranks have the same boundaries. Leave offload= out, or name them by Offload.of('shard', group=...)."
+    "ranks have the same boundaries. Leave offload= out, or name the ranks by Offload.of('shard', group=...)."
 )
 
 OWN_BATCH = ": under DistributedDataParallel and FSDP each rank has a batch of its own"
 
-SEVERAL = PARTS + "Parameters of {0} lie on several meshes, or on one of several dimensions: {1}. Leave offload= out."
+SEVERAL = PARTS + "Parameters of {0} lie on several meshes, or on a multi-dimensional mesh: {1}. Leave offload= out."
 
 OTHER_RANKS = (
     "the plan keeps parts of boundaries on {0} ranks, and layers of {1} lie on {2}: its bytes are those of another "
@@ -48,10 +49,10 @@ UNKNOWN = PARTS + "This process is in no process group of the name {0!r}."
 
 
 def refuse_no_parts(model: nn.Module, offload: Offload) -> None:
-    """Refuse a model of whose boundaries ranks cannot keep parts, whatever shares its layers later.
+    """Refuse a model whose boundaries cannot be split among ranks, however its layers are shared later.
 
     Raises:
-        NotApplicable: it is such a model, or there are no other ranks.
+        NotApplicable: it is such a model, or this process is in no process group, or not in `offload.group`.
     """
     if not private.process_group():
         raise NotApplicable(NO_GROUP)
@@ -66,10 +67,10 @@ def sharing_group(model: nn.Module, offload: Offload) -> str:
 
     Args:
         model: the model.
-        offload: says which group, or how many ranks, if anything does.
+        offload: may name the group, or give the number of ranks.
 
     Raises:
-        NotApplicable: there is no such group, or more than one, or another number of ranks.
+        NotApplicable: there is no such group, there is more than one, or the group has another number of ranks.
     """
     refuse_no_parts(model, offload)
     group, kind = offload.group or _of_meshes(model), type(model).__name__
@@ -80,7 +81,7 @@ def sharing_group(model: nn.Module, offload: Offload) -> str:
 
 
 def _of_meshes(model: nn.Module) -> str:
-    """Return the name of the group of the mesh on which parameters lie in forward, too."""
+    """Return the name of the process group of the mesh on which parameters are distributed even in forward."""
     meshes = [parameter.device_mesh for _, parameter in speaking_parameters(model)]
     meshes += [mesh for unit in each_unit(model) for mesh in private.meshes_of_layers(unit)]
     kind = type(model).__name__
@@ -99,12 +100,12 @@ def _members(group: str) -> list[int]:
 
 
 def with_copies(profile: Profile, ranks: Ranks, group: str) -> Profile:
-    """Return a recorded step with what all ranks that share layers were given alike in it; all ranks call this.
+    """Return a recorded step with the inputs that were the same on all ranks sharing layers; all ranks call this.
 
     Args:
         profile: the step on this rank, with its checksums.
         ranks: all that train together.
-        group: those of them that share layers with this one.
+        group: name of the process group of those that share layers with this rank.
     """
     copies = CopiedTensors() if profile.copies is None else profile.copies
     members = _members(group)
@@ -117,7 +118,7 @@ def with_copies(profile: Profile, ranks: Ranks, group: str) -> Profile:
 
 
 def _alike(every: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the calls that were given the same on all ranks of each group."""
+    """Return the calls whose inputs were the same on all ranks of each group."""
     found = set(every[0]["sums"])
     for sharing in {tuple(each["sharing"]) for each in every}:
         first, *others = (each["sums"] for each in every if tuple(each["sharing"]) == sharing)

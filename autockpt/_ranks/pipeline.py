@@ -1,10 +1,11 @@
-"""Stages of a pipeline: each plans its own steps, and where one cannot all hear of it at the same place.
+"""Stages of a pipeline: each plans its own steps. If one cannot, all stages raise at the same place.
 
-    stage 0    F F ·  B F B F B B  step │        forwards wait for the stage before, backwards for the one behind
-    stage 1      F B F B F B F B   step │        so nobody may wait as a step begins, or raise there
+    stage 0    F F ·  B F B F B B  step │        forwards wait for the stage before, backwards for the one after
+    stage 1      F B F B F B F B   step │        so no rank may wait or raise as a step begins
 
-What a rank fails with it says as its step begins, and that step goes on, spilled. By the time that the optimizer steps
-all have heard of it: earlier stages with their gradients, later ones with what they were given. There all raise.
+A rank that cannot plan publishes its error as its step begins, and runs that step spilled. Earlier stages need
+gradients from that rank before their optimizers step, and later stages need inputs. So all know the error by then, and
+raise it as their optimizers step.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from .errors import error_of, plain_error
 
 
 def stages_of(models: Iterable[nn.Module]) -> list[Any]:
-    """Return the stages of a pipeline that models of a rank are, or that these are parts of."""
+    """Return the pipeline stages that this rank's models are, or are parts of."""
     own = {id(each) for each in models}
     return [each for each in private.stages() if any(id(part) in own for part in each.submod.modules())]
 
 
 def arriving_gradients(models: Iterable[nn.Module]) -> list[Tensor]:
-    """Return where the gradients arrive that later stages of a pipeline send: they stand in all of a step."""
+    """Return the buffers that receive gradients from later stages. They are allocated during the whole step."""
     return [each for stage in stages_of(models) for each in private.gradients_arriving(stage)]
 
 
 def kept_outputs(models: Iterable[nn.Module]) -> list[Tensor]:
-    """Return what a last stage keeps of a step: it is gone before the first forward of the next."""
+    """Return the outputs that a last stage keeps after a step. They are freed before the next step's first forward."""
     return [each for stage in stages_of(models) for each in private.kept_outputs(stage)]
 
 
 class Pipeline:
-    """The ranks of a pipeline, a stage of which a model or a part of it is, or several of which models are; or none.
+    """The ranks of the pipeline whose stages the models are, or are parts of. Does nothing without a pipeline.
 
     Attributes:
         there: whether the model is a stage.
-        waits: whether not all ranks are known to have a plan.
+        waits: whether some rank may have no plan yet.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Pipeline:
         self._stages: list[Any] = []
 
     def asks_for_shapes(self, models: Iterable[nn.Module], root: nn.Module) -> bool:
-        """Whether a forward that begins is a pipeline's that only asks a stage for shapes, and no part of a step.
+        """Whether the forward that begins only asks a stage for the shapes of its outputs, and belongs to no step.
 
         Args:
             models: the model, or all of several.
@@ -68,12 +69,12 @@ class Pipeline:
         members = private.ranks_in(self._stages[0].group)
         self._ranks, self._own, self._store = len(members), private.own_rank(), private.default_store()
         place = f"autockpt/pipeline {'-'.join(map(str, members))}"
-        # Each rank counts for itself, and they open as many.
+        # Each rank counts its own pipelines. All ranks open equally many, so the place is the same.
         self._place = f"{place}/{self._store.add(f'{place}/opened by {self._own}', 1)}"
         self.there = self.waits = True
 
     def fails(self, error: AutockptError) -> bool:
-        """Say that this rank cannot plan; return whether the step is to go on, since others wait for what it makes."""
+        """Say that this rank cannot plan. Return whether its step must go on: other ranks wait for its outputs."""
         if self.waits:
             self._error = error
             if self._store.add(f"{self._place}/failed", 1) == 1:
@@ -88,7 +89,7 @@ class Pipeline:
             self._store.add(f"{self._place}/planned", 1)
 
     def stepped(self) -> None:
-        """Note that an optimizer has taken a step, by which all know what any rank failed with.
+        """Note that an optimizer has taken a step. If a rank failed, all ranks know its error by now.
 
         Raises:
             AutockptError: a rank cannot plan.

@@ -1,9 +1,9 @@
-"""What a replay holds, restores and costs that leaves calls inside it to replays of their own.
+"""What a replay holds, restores and costs if calls inside it have replays of their own, called inner replays.
 
-    backward   of the block's end      of what is inside           of the block's begin
-               ├ replay of the block ┤ ├─ replay inside ─┤
-    own        └─────────────────────┴─┴─────────────────┴──────── saved by all that is not inside
-    given      └─────────────────────┴───────────────────┘         what is given to the calls inside
+    backward   of the block's end      of the calls inside         of the block's begin
+               ├ replay of the block ┤ ├─ inner replay ──┤
+    own        └─────────────────────┴─┴─────────────────┴──────── saved by the rest of the block
+    given      └─────────────────────┴───────────────────┘         inputs of the calls inside
 
 Exact in bytes, as `replay_of` is.
 """
@@ -22,10 +22,10 @@ from .replay_peak import replay_peak
 
 
 def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -> PlannedReplay | None:
-    """Work out what recomputing a run does whose replay leaves calls inside to replays of their own.
+    """Work out what recomputing a run holds, restores and costs with inner replays.
 
-    Where its own code makes something of what its calls return, and gives that to others of them, it is priced as if
-    all were restored at once.
+    The caller's code may compute something from the result of one call of the run, and give it to another call of the
+    run. Then the run is priced as if one replay restored everything.
     """
     whole = replay_of(index, members)
     if whole is None or not inner:
@@ -54,7 +54,7 @@ def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -
 
 
 def _segment(index: Index, whole: Segment, inner: Sequence[PlannedReplay]) -> Segment:
-    """Return what is recomputed as a plan names it."""
+    """Return the segment as a plan names it, with the inner ones and their seconds."""
     seconds = sum(each.segment.recompute_seconds for each in inner)
     seconds += sum(len(each.members) for each in inner) * index.host.member_seconds
     return msgspec.structs.replace(
@@ -67,7 +67,7 @@ def _segment(index: Index, whole: Segment, inner: Sequence[PlannedReplay]) -> Se
 def _held_and_given(
     index: Index, members: Members, inner: Sequence[PlannedReplay], held: dict[int, int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return until when tensors are held from forward on, and those that the replay makes and that are given inside."""
+    """Return until when tensors are held: from forward on, and those that the replay makes for inner replays."""
     given: dict[int, int] = {}
     for each in inner:
         for tensor, tick in each.held:
@@ -83,16 +83,16 @@ def _additions(
     peak_bytes: int,
     until: dict[tuple[int, int], int],
 ) -> tuple[tuple[int, int, int], ...]:
-    """Return what stands because of the replay, and of those inside it, which begin with it and not in forward."""
+    """Return the allocations that this replay and the inner ones add; inner ones begin with it, not in forward."""
     tick = whole.tick
-    additions = [each for each in whole.additions if each[1] < tick]  # copies of buffers, from forward on
+    additions = [each for each in whole.additions if each[1] < tick]  # copies of buffers, held from forward on
     copies = [(size, over) for each in inner for size, since, over in each.additions if since < tick]
     size = sum(index.profile.buffer_bytes[name] for name in changed_buffers(index, whole.members))
-    # Where backward comes to one of those inside first, that is replayed right behind this.
+    # If backward first reads what an inner replay restores, that one runs right after this one.
     there = sum(size for each in inner for size, since, _ in each.additions if since == tick)
     stands = sum(index.bytes_of[tensor] for tensor, _ in until) + 2 * sum(size for size, _ in copies)
     high = max(size + peak_bytes + sum(size for size, _ in copies), stands + there if there else 0)
     additions.append((high - there, tick, tick + 1))
     additions += [(index.bytes_of[tensor], tick + 1, over) for (tensor, _), over in until.items()]
-    additions += [(2 * size, tick + 1, over) for size, over in copies]  # with those of the doubles that ran
+    additions += [(2 * size, tick + 1, over) for size, over in copies]  # the doubles that ran have copies too
     return (*additions, *(one for each in inner for one in each.additions if one[1] >= tick))

@@ -1,10 +1,10 @@
-"""Boundaries that all ranks have alike which share layers (tensor parallelism): each rank keeps a part of every one.
+"""Boundaries that are the same on all ranks sharing layers (tensor parallelism): each rank keeps a part of each.
 
     forward    rank 0   x ── part 0 ─┐      rank 1   x ── part 1 ─┐      and a checksum of all of x
     backward            part 0, part 1 ── gathered ──▶ x on both         if the checksums are the same
 
-A replay gathers what it was given, as it runs collectives of its own: all ranks have one plan, so they replay the same
-segments in the same order. The checksums come along: all ranks find out together where one of them had another x.
+A replay gathers its boundary. Its own calls run collectives too, so all ranks have one plan, and replay the same
+segments in the same order. The checksums are gathered as well: if one rank had another x, all ranks find out.
 
 Source: Megatron-LM, `--distribute-saved-activations`. Exact; O(bytes).
 """
@@ -22,8 +22,8 @@ from .base import Token
 
 UNLIKE = (
     "a boundary that waits in parts (offload='shard') was not the same on all {0} ranks that share layers: its "
-    "checksums are {1}. Give such ranks the same batch, and have them draw the same random numbers outside of what "
-    "they share; or leave offload= out"
+    "checksums are {1}. Give these ranks the same batch, and have them draw the same random numbers outside the "
+    "layers that they share; or leave offload= out"
 )
 
 
@@ -31,12 +31,12 @@ BEGINS = UNLIKE.partition("{")[0]
 
 
 def is_unlike(reason: str) -> bool:
-    """Whether that is why a replay failed: ranks did not have its boundary alike."""
+    """Whether a replay failed because its boundary was not the same on all ranks; `reason` is its error."""
     return BEGINS in reason
 
 
 class ShardStash:
-    """Keeps this rank's part of what all ranks of a group have. See `Stash`: `get` is a collective.
+    """Keeps this rank's part of tensors that all ranks of a group have. See `Stash`; its `get` is a collective.
 
     Args:
         group: name of their process group.
@@ -61,7 +61,7 @@ class ShardStash:
         """Gather the parts.
 
         Raises:
-            ReplayError: they are not of the same bytes; on all ranks.
+            ReplayError: the ranks did not put the same bytes; raised on all ranks.
         """
         part, number = self._parts[token.place]
         padded_bytes, numbers = len(part) * self._ranks, number.new_empty(self._ranks)

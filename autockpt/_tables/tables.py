@@ -51,13 +51,13 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
 
 
 def _held(flow: Flow, found: Lifetimes) -> Iterator[RefusedPart]:
-    """Name tensors of the step that something else than the caller and autograd holds."""
+    """Name the tensors of the step that something other than the caller and autograd holds."""
     for each in found.of_kind("held"):
         yield from (RefusedPart("tensor", i, flow.run.holders[each.mark.index]) for i in each.storages if i >= 0)
 
 
 def rounded(seconds: float) -> float:
-    """Round to six digits. A clock tells fewer, and digits make up most of a profile's file."""
+    """Round to six digits. A clock is less precise, and digits make up most of a profile's file."""
     return float(f"{seconds:.6g}")
 
 
@@ -230,7 +230,7 @@ def _op_seconds(
 
 
 def _rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
-    """Return in order each save that a later backward pass read again, with the tick of that pass's first read."""
+    """Return in order each save that a later backward pass read again, and the tick at which that pass first did."""
     passes, seen, again = 0, dict[int, int](), list[tuple[int, int]]()
     for each in found.of_kind("backward_again", "unpack"):
         if each.mark.kind == "backward_again":
@@ -242,9 +242,10 @@ def _rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
 
 
 def _kept_reads(found: Lifetimes) -> tuple[tuple[int, int, int], ...]:
-    """Return the reads of the backward passes that kept their graph: no save was released before their last read.
+    """Return the reads of the backward passes that kept their graph.
 
-    Each read is the number of the save, and the ticks at which its copy was made and freed.
+    A pass kept its graph if it released none of its saves before its last read. Each read is the number of the save,
+    and the ticks at which its copy was made and freed.
     """
     begins = [each.tick for each in found.of_kind("backward_again")]
     if not begins:
@@ -272,7 +273,7 @@ def _saves(flow: Flow, found: Lifetimes, at: Mapping[Place, float], row_of: Mapp
             release[each.mark.index] = each.tick + 1  # alive up to and including its marker
     packs = list(found.of_kind("pack"))
     ops_of: dict[int, list[int]] = defaultdict(list)
-    first_of: dict[tuple[int, int], int] = {}  # by function and node
+    first_of: dict[tuple[int, int], int] = {}  # operator, by function and autograd node
     for op in row_of:
         seen = flow.run.ops[op]
         ops_of[seen.function].append(op)

@@ -1,8 +1,8 @@
-"""How each training step runs of a model with a budget.
+"""How each training step of a model with a budget runs.
 
 step 1     recorded as it trains; saved tensors are spilled
 step 2     timed as it trains; saved tensors are spilled
-step 3     planned before it runs, and so are later steps, until one needs more: that one is recorded
+step 3     planned as it begins; later steps run under a plan too, or are recorded if no recording covers them
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Governor:
         return _restored(self._request.copied(), copy.deepcopy(self.handle, memo), self._together is not None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        request = dataclasses.replace(self._request.copied(), loss=None)  # it may be a lambda
+        request = dataclasses.replace(self._request.copied(), loss=None)  # a lambda cannot be pickled
         return _restored, (request, self.handle, self._together is not None)
 
     def prepare(self, model: nn.Module, inputs: object) -> Ready:
@@ -92,7 +92,7 @@ class Governor:
         return self._plans.prepare(model, inputs)
 
     def standing(self) -> LoopState | None:
-        """Return what the plan counts on besides one forward and backward; None if there is no plan."""
+        """Return what the plan assumes of the loop, besides one forward and backward; None if there is no plan."""
         ready, optimizers = self._plans.history.current, self._optimizers.optimizers
         return ready.standing(optimizers or self._request.optimizer) if ready is not None else None
 
@@ -146,7 +146,7 @@ class Governor:
         return self._run(step, way, begins)
 
     def pause(self, name: str, arguments: object) -> None:
-        """Note that a model does something else than train. A watched step ends, if its backward has come."""
+        """Note that a model runs something other than training. A watched step ends if it has had its backward."""
         self.company.comes(name)
         if self._unseen.inside is None and (transforms_active() or foreign_checkpoint_active()):
             self._unseen.inside = said.TRANSFORMED if transforms_active() else said.CHECKPOINTED
@@ -156,7 +156,7 @@ class Governor:
                 self.give_way(arguments)
 
     def give_way(self, arguments: object = ()) -> None:
-        """End a step that is recorded or timed, if its backward has come: something begins, with these `arguments`."""
+        """End a recorded or timed step if it has had its backward. What begins now has these `arguments`."""
         if (step := self._step) is not None and step.way.watches:
             if step.ends_here():
                 self._end(arguments, cut=True)
@@ -164,7 +164,7 @@ class Governor:
                 self._drop()
 
     def make_way(self) -> None:
-        """Give way to another recording or measurement. A recorded evaluation is dropped even without a backward."""
+        """Give way to another recording or measurement. Also drop a step that so far is only an evaluation."""
         self.give_way()
         if (step := self._step) is not None and step.is_here() and step.is_evaluation and not step.running:
             self._drop()
@@ -225,7 +225,7 @@ class Governor:
         return outputs
 
     def _begin(self, begins: Forward, batch: Batch) -> StepUnderWay | None:
-        """Begin a step: decide how it runs, and prepare that. None if steps run as they come from now on."""
+        """Begin a step: decide how it runs, and set up its way. None if steps run as they come from now on."""
         model, plans = begins.model, self._plans
         ended = self._end(begins.arguments)
         if self._acting.idle:
@@ -274,7 +274,7 @@ class Governor:
     def _unplanned(self, model: nn.Module) -> None:
         """Warn that the model ran a training step whose forward this governor did not see."""
         if self._step is not None and self._step.backward and not self._step.trains:
-            return  # it was seen, in eval mode: only its backward shows that it trains
+            return  # the forward was seen, in eval mode: only its backward shows that the step trains
         planned = self._installed.plan is not None
         why = said.REPLACED if cover(model, self) else said.unplanned(self._unseen.inside, planned)
         self._said.once(why, where=bool(why))
@@ -290,7 +290,7 @@ class Governor:
 def _restored(request: Request, handle: Handle, one_of_several: bool = False) -> Governor:
     """Make the governor of a copy or a pickle: the plan on the model stays until a step needs another.
 
-    A copy of one of several models runs without a plan: the others need not be copied, or train with it.
+    A copy of one of several models runs without a plan: the others may not be copied, or may not train with it.
     """
     governor = Governor(request)
     governor.handle = handle

@@ -1,4 +1,4 @@
-"""Evaluates a step that is over: learns of its kind, warns the user, and finds whether the plan can stay."""
+"""Evaluates a step that is over: remembers what it did, warns the user, and finds whether the plan can stay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lessons:
 
     Args:
         budget_bytes: the budget; None if it is not in bytes.
-        plans: what is known of steps, and plans for them.
+        plans: remembers what is known of steps, and makes plans for them.
         surprises: compares steps with earlier ones.
         optimizers: the optimizers that have taken steps.
         said: gives each warning once.
@@ -42,7 +42,7 @@ class Lessons:
         self._optimizers, self._said = optimizers, said
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not yet acted on
         self._keeping: tuple[Ready, int] | None = None  # a plan, and how many of its backwards keep their graph
-        self._unplanned = False  # whether calls came that are in no recorded step
+        self._unplanned = False  # whether a step made calls that no recorded step has
 
     def of(
         self, step: StepUnderWay, installed: Installed, arguments: object, *, cut: bool = False
@@ -53,10 +53,10 @@ class Lessons:
             step: the step.
             installed: the plan that is on the model.
             arguments: arguments of what begins now.
-            cut: whether something else than the next step's forward begins now.
+            cut: whether what begins now is not the next step's forward.
 
         Returns:
-            What was seen of the step; and whether planning goes on: if not, later steps run as they come.
+            What was seen of the step, and whether planning goes on. If not, later steps run as they come.
         """
         self._look_at(installed)
         self._compare(step)
@@ -83,7 +83,7 @@ class Lessons:
         return observed, on
 
     def surprise(self, begins: Forward, last: ObservedStep | None, installed: Installed) -> str:
-        """Return what the `last` step showed that the plan does not count on, as the next begins; empty if nothing."""
+        """Return what the `last` step, or the one that begins, does that no plan counts on; empty if nothing."""
         planned = last is not None and last.ready is not None
         self._plans.account.begins(planned=planned, device=device_of(begins.device))
         if last is None:
@@ -108,22 +108,22 @@ class Lessons:
         return "" if counted else f"{grown} keeps more than the plan counts on"
 
     def _above_bytes(self, last: ObservedStep | None) -> int:
-        """Return by how much the last step's peak was above the budget. Later plans add the prediction's error."""
+        """Return how far the last step's peak was above the budget. Later predictions add the error of this one."""
         if last is None or last.ready is None or last.peak_bytes is None or self._budget_bytes is None:
             return 0
         above_bytes = max(last.peak_bytes - self._budget_bytes, 0)
         if not above_bytes or self._surprises.exhausted:
             return 0
         self._surprises.tries += 1
-        # What is new beside the step is no error of the plan: the next plan measures it anyway.
+        # New allocations beside the step are no error of the plan: the next plan measures them anyway.
         error_bytes = max(last.peak_bytes - last.new_bytes - last.ready.plan.peak_bytes, 0)
         self._plans.history = self._plans.history.counting(error_bytes)
         return above_bytes
 
     def _lacking_bytes(self, begins: Forward) -> int:
-        """Return by how much the step that begins would exceed the budget, with what is newly allocated beside it.
+        """Return how far the step that begins would exceed the budget, with new allocations beside it.
 
-        0 for a plan from a given batch: there, what the loop keeps from one step to the next is not known.
+        Return 0 if the plan was made from a given batch: then it is not known what the loop keeps between steps.
         """
         history, device, budget_bytes = self._plans.history, device_of(begins.device), self._budget_bytes
         current = history.current
@@ -161,7 +161,7 @@ class Lessons:
             self._said.once(said.BACKWARDS, where=self._surprises.more_backwards())
 
     def _keeps_more(self, step: StepUnderWay, ready: Ready) -> bool:
-        """Whether more of a step's backwards keep their graph than its plan counts on."""
+        """Whether a step had more backwards that keep their graph than its plan counts on."""
         if not step.graphs.keeping:
             return False
         if self._keeping is None or self._keeping[0] is not ready:

@@ -6,8 +6,8 @@
     create_graph         I ── grad(I, create_graph) ── O ── ... ── B(O, I) │ I ── ...      inner losses, outer losses
     a graph only held    M ── F ── B ── optimizer ── F ── B ── optimizer │ F ── ...      M never has a backward
 
-A step goes on while the graph of one of its forwards waits for its first backward, even if other graphs had theirs. A
-graph that somebody only holds, as a metric does, would make it go on for ever: `Patience` limits that.
+A step goes on while the graph of one of its forwards waits for its first backward, even if other graphs had theirs. If
+somebody only holds a graph, as a metric does, the step would go on for ever: `Patience` limits that.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from .way import Way
 
 MOST_FORWARDS = 16
 """After this many forwards since a step's first backward, or since an optimizer's last step, a graph that still waits
-is taken to be only held. It is more than critics need in between, and not too many to record together."""
+is taken to be only held. Critics need fewer forwards between two steps of a generator, and so many can still be
+recorded together."""
 
 
 class Patience:
     """How long a step goes on for a graph that still waits, once another graph had its backward.
 
-    It ends when an optimizer steps a second time or has changed all parameters, or after `MOST_FORWARDS`.
+    Patience ends when an optimizer steps a second time or has changed all parameters, or after `MOST_FORWARDS`.
 
     Attributes:
         over: whether a graph that still waits is taken to be only held.
@@ -46,7 +47,7 @@ class Patience:
     def __init__(self) -> None:
         self._stepped_since_forward: dict[int, bool] = {}  # by id of each optimizer that has stepped at all
         self._late = 0  # forwards since the first backward, or since a later optimizer step
-        self._final = False  # whether an optimizer has stepped twice, or so that no waiting graph can have a backward
+        self._final = False  # whether an optimizer stepped twice, or made a backward impossible for all waiting graphs
 
     @property
     def over(self) -> bool:
@@ -62,11 +63,11 @@ class Patience:
         self._stepped_since_forward = dict.fromkeys(self._stepped_since_forward, False)
 
     def optimizer_stepped(self, optimizer: Optimizer, outdates: Callable[[Optimizer], bool]) -> bool:
-        """Note that an optimizer has taken a step; return whether it is its second one since the last forward.
+        """Note that an optimizer has taken a step; return whether it had already stepped since the last forward.
 
         Args:
             optimizer: the optimizer.
-            outdates: says whether its step leaves no waiting graph that can still have a backward.
+            outdates: says whether the optimizer's step makes a backward impossible for all waiting graphs.
         """
         before = self._stepped_since_forward.get(id(optimizer))
         self._stepped_since_forward[id(optimizer)] = True
@@ -105,8 +106,8 @@ class StepUnderWay:
         self.graphs, self.running, self.trains = Graphs(way.backward_begins), False, False
         self._model, self._thread, self._patience = weakref.ref(model), threading.current_thread(), Patience()
         self.whole = False
-        self._ahead = 0  # forwards that began while the graph of the one just before them waited, and no other
-        self._pauses = 0  # forwards since its backward that do not train, as of a frozen teacher before the next step
+        self._ahead = 0  # forwards that began while only the graph of the forward just before them waited
+        self._pauses = 0  # forwards after its backward that do not train, such as a frozen teacher's
 
     @property
     def model(self) -> nn.Module | None:
@@ -130,9 +131,9 @@ class StepUnderWay:
         return self.is_here() and not (self.backward and self._patience.over) and self.waits()
 
     def waits(self) -> bool:
-        """Whether the graph of one of its forwards is alive, and had no backward yet or one with ``retain_graph``.
+        """Whether a graph is alive that had no backward yet, or whose last backward used ``retain_graph``.
 
-        A graph whose backward used ``create_graph`` waits as well, until an optimizer steps.
+        A graph whose last backward used ``create_graph`` waits as well, until an optimizer steps.
         """
         return self.graphs.waits(derived=not self._patience.stepped)
 
@@ -161,11 +162,11 @@ class StepUnderWay:
         return self._thread.is_alive()
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
-        """Note that an optimizer has taken a step; return whether it is its second one since the last forward."""
+        """Note that an optimizer has taken a step; return whether it had already stepped since the last forward."""
         return self._patience.optimizer_stepped(optimizer, self._outdates)
 
     def _outdates(self, optimizer: Optimizer) -> bool:
-        """Whether its step has changed every parameter, so that a graph that waits can have no backward any more."""
+        """Whether the optimizer's step has changed every parameter. Then no waiting graph can have a backward."""
         model = self._model() if self.waits() else None
         if model is None:
             return False
@@ -174,18 +175,19 @@ class StepUnderWay:
         return all(id(each) in stepped and each.is_leaf and each.grad is not None for each in trained)
 
     def runs_ahead(self) -> bool:
-        """Whether each of its forwards came before the backward of the one before, so that it ended nowhere."""
+        """Whether the step had no place to end: each forward began before the backward of the forward before it."""
         return self._ahead >= MOST_FORWARDS - 1 and not self.whole
 
     def ends_here(self) -> bool:
-        """Whether it ends if this thread does something else now: its backward has come, and no graph waits."""
+        """Whether the step ends if this thread does something else now: it had a backward, and no graph waits."""
         return self.is_here() and self.backward and not self.goes_on()
 
     def pauses_shortly(self) -> bool:
         """Note a forward that does not train; return whether an open tape should stay open after it.
 
-        What the loop keeps of it, such as a teacher's outputs, is allocated in the next step and counts there. The tape
-        does not follow a whole evaluation, nor a graph of a model in eval mode: that may be freed before the next peak.
+        What the loop keeps of it, such as a teacher's outputs, is still allocated in the next step and counts there.
+        The tape does not follow a whole evaluation. Nor does it follow a forward in eval mode that makes a graph: the
+        graph may be freed before the next peak.
         """
         self._pauses += self.ends_here()
         return self._pauses <= MOST_FORWARDS and not torch.is_grad_enabled() and self.is_alive()

@@ -1,7 +1,9 @@
-"""Candidates below one level: runs in parts, and calls of which what is inside is recomputed again.
+"""Candidates with nested replays: runs that are replayed in parts, and calls with inner replays.
 
-of a call     children  a b c d     inner  [a]  [b]  [a b]  [a][b]  ...: the one of the lowest peak, for all calls alike
-of a row      the `offers` of runs in parts; each again with what is lowest inside its calls
+A call inside a segment has an inner replay if the segment's replay leaves it to a later replay of its own.
+
+a call        children a b c d     inner [a]  [b]  [a b]  [a][b]  ...: those of lowest peak; equal calls have the same
+a row         its runs in parts, as `offers` has them; each also with the inner replays of its calls
 """
 
 from __future__ import annotations
@@ -17,16 +19,17 @@ from ...solvers.deadline import Deadline
 from .runs import rows_of
 
 MOST_CHILDREN = 12
-"""Of a call with more nothing inside is looked at: runs in parts do for rows of calls."""
+"""A call with more children gets no inner replays: for rows of calls, runs in parts suffice."""
 
 SPEAKS = ("c10d.", "_c10d_functional.")
-"""How the names of operators begin that run on all ranks together."""
+"""Prefixes of the names of operators that run collectives."""
 
 
 def replays_in_parts(index: Index, deadline: Deadline) -> Iterator[PlannedReplay]:
-    """Yield runs of siblings in parts of one call that saves something, with the functions before it; see `offers`.
+    """Yield calls with inner replays, and runs of siblings that are replayed in parts; see `offers`.
 
-    None where a backward keeps its graph, for which all is replayed at once, or where replays run collectives.
+    The smallest part is one call that saves something, with the functions before it. Yield nothing if a backward keeps
+    its graph, since everything is then replayed at once, or if operators run collectives.
     """
     if any(index.passes.keeping) or any(name.startswith(SPEAKS) for name in index.profile.ops.name):
         return
@@ -46,7 +49,7 @@ def replays_in_parts(index: Index, deadline: Deadline) -> Iterator[PlannedReplay
 
 
 def _stretches(index: Index, row: Sequence[int]) -> Iterator[list[Members]]:
-    """Yield groups of siblings side by side, of which each can be replayed by itself and saves what backward reads."""
+    """Yield lists of adjacent groups. Each group can be replayed by itself, and saves something that backward reads."""
     groups: list[Members] = []
     begun: Members = ()
     for node in row:
@@ -56,7 +59,7 @@ def _stretches(index: Index, row: Sequence[int]) -> Iterator[list[Members]]:
             groups, begun = [], ()
         elif index.is_function(node) or not index.saves_of((node,)):
             continue
-        elif index.reason(begun):  # it changes in place what the group before returned
+        elif index.reason(begun):  # the group changes in place what the group before it returned
             merged = (*groups.pop(), *begun) if groups else ()
             if merged and not index.reason(merged):
                 groups.append(merged)
@@ -71,26 +74,26 @@ def _stretches(index: Index, row: Sequence[int]) -> Iterator[list[Members]]:
 
 
 class Insides:
-    """What is recomputed inside calls so that their replays stay lowest.
+    """Finds the inner replays of calls that give the lowest peak.
 
     Args:
-        index: of the profile.
-        deadline: once it has passed nothing further is looked at.
+        index: the profile's index.
+        deadline: the search stops once it has passed.
     """
 
     def __init__(self, index: Index, deadline: Deadline) -> None:
         self._index, self._deadline = index, deadline
         self._known: Known = {}
-        self._lowest: dict[tuple[str, tuple[int, ...]], Inners] = {}  # as if the first node of the call were 0
+        self._lowest: dict[tuple[str, tuple[int, ...]], Inners] = {}  # nodes are relative to the first node of the call
 
     def of_calls(self, row: Sequence[int]) -> Iterator[PlannedReplay]:
-        """Yield the siblings of which something inside is worth to be recomputed again, each by itself."""
+        """Yield each sibling by itself, with inner replays, if these lower its peak."""
         for call in row:
             if not (self._deadline.passed or self._index.is_function(call) or self._index.reason((call,))):
                 yield from itertools.islice(self.both((call,), (0,)), 1, None)
 
     def both(self, members: Members, cuts: Cuts) -> Iterator[PlannedReplay]:
-        """Yield a run in parts, and the same with what is lowest inside its calls, where that is lower."""
+        """Yield a run in parts, and the same run with inner replays if its peak is lower with them."""
         replay = in_parts(self._index, members, cuts, (), self._known)
         if replay is None:
             return
@@ -101,7 +104,7 @@ class Insides:
             yield lower
 
     def _inside(self, call: int) -> Inners:
-        """Return what is recomputed inside a call so that its replay stays lowest: of calls alike the same."""
+        """Return the inner replays that give a call the lowest peak; equal calls have the same ones."""
         index, node = self._index, self._index.nodes[call]
         if index.is_function(call):
             return ()
@@ -141,12 +144,12 @@ class Insides:
 
 
 def is_inside(index: Index, child: int, call: int) -> bool:
-    """Whether a call is one of a module that lies in the module of the call around it, by its name."""
+    """Whether the module of a child lies inside the module of the call around it, by its name."""
     return index.nodes[child].record.name.startswith(f"{index.nodes[call].record.name}.")
 
 
 def _choices(row: Sequence[int]) -> Iterator[tuple[Members, ...]]:
-    """Which siblings have replays of their own: none of them, a run, or each of the first ones by itself."""
+    """Yield choices of siblings with inner replays: none, one run of them, or each of the first few by itself."""
     yield ()
     for stop in range(1, len(row) + 1):
         yield from ((tuple(row[first:stop]),) for first in range(stop))
@@ -155,19 +158,19 @@ def _choices(row: Sequence[int]) -> Iterator[tuple[Members, ...]]:
 
 
 def _moved(inner: Inner, by: int) -> Inner:
-    """Return the same inside a call that begins so many nodes later."""
+    """Return the same inner replay for a call that begins `by` nodes later."""
     members = tuple(member + by for member in inner.members)
     return Inner(members, inner.cuts, tuple(_moved(each, by) for each in inner.inner))
 
 
 def _is_able(index: Index, inner: Inner) -> bool:
-    """Whether all of it can be replayed by itself, and restores something."""
+    """Whether an inner replay, and each one inside it, can run by itself and restores something."""
     may = not index.reason(inner.members) and bool(index.saves_of(inner.members))
     return may and all(_is_able(index, each) for each in inner.inner)
 
 
 def _high_bytes(replay: PlannedReplay) -> int:
-    """Highest level of what stands because of a replay."""
+    """Peak of the bytes that are allocated because of a replay."""
     changes = sorted(
         change for size, since, until in replay.additions for change in ((since, size), (until, -size)) if since < until
     )
