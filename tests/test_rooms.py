@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -109,3 +110,14 @@ def test_no_two_classes_have_one_name() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, times in names.items() if times > 1] == []
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "solvers"])
+def test_a_room_lists_its_files(room: str) -> None:
+    """A newcomer takes the docstring of a room for its map."""
+    for package in (LIBRARY / room).rglob("__init__.py"):
+        text = ast.get_docstring(ast.parse(package.read_text())) or ""
+        files = {path.name for path in package.parent.glob("*.py")} - {"__init__.py"}
+        rooms = {f"{path.parent.name}/" for path in package.parent.glob("*/__init__.py")}
+        assert {name for name in files | rooms if name not in text} == set()
+        assert set(re.findall(r"(?<![\w/])\w+\.py\b", text)) <= files

@@ -1,6 +1,16 @@
 """The command ``autockpt``. Imports no verb before it is asked for, and no torch until one runs a model.
 
 Arguments come in, a page or a JSON document and an exit status go out. Open `verb.py` first, then `solve.py`.
+
+group.py      imports a verb when it is asked for, and ends what goes wrong in one line and an exit status
+options.py    options that several verbs share
+source.py     what a verb is given: a profile, a file, stdin or a function
+target.py     what a user's function makes: a model, its batch, a loss, an optimizer
+recording.py  how a step is recorded where a verb is given a function
+ranks.py      planning for one rank of several that are not there
+solving.py    the option that names a solver
+screen.py     what a person sees: how wide, and what takes so long
+demo.py, doctor.py, explain.py, fit.py, frontier.py, profile.py, profiles.py, solve.py, verify.py   a verb each
 """
 
 from __future__ import annotations

@@ -57,4 +57,17 @@ forward found it) that forward reads and that change meanwhile; `parameter.data`
 but for torch's; one that the call puts back without having seeded it (`fork_rng`); hooks on modules inside a member,
 which run a second time (`is_recomputing` tells them; else what they keep is the replay's). A rehearsal finds out, and
 the calls are kept from then on.
+
+routing.py    patched forwards: who is a member
+recording.py  a frame in the making
+pack.py       what autograd is handed in the place of what a member saves
+slots.py      what stands for a tensor
+frame.py      one execution of a segment, and the protocol `Replayer`
+replay.py     one replay; hook.py is its pack hook
+plain.py      the replayer that compares nothing
+table.py      what becomes of which call
+unit.py       what a replay leaves alone; units.py records it in forward, and meets it in a replay
+unplanned.py  calls that no recorded step made
+moved.py      tensors that wait off the device
+thread.py     what a thread knows of the plans that run in it
 """

@@ -1,6 +1,10 @@
 """Putting a plan on modules and taking it off again: which forwards get a patch, and what the patch is.
 
-targets ─▶ patches ─▶ install      makes a table of a plan; patches forwards; does both
-governed                           the forward of a root whose plan a governor chooses step by step
-installation                       the plan that is on a model, for whatever chooses it
+install.py       puts a plan on, and takes it off
+targets.py       makes a table of a plan; refuses what cannot be applied
+patches.py       patches forwards
+modules.py       what a module is to a plan
+governed.py      the forward of a root whose plan a governor chooses step by step
+installation.py  the plan that is on a model, for whatever chooses it
+watching.py      records which calls are replayed
 """

@@ -27,4 +27,8 @@ modules as they are in that replay, and are replayed when backward comes to them
 
 A frame is replayed at once instead, which is as exact and holds more: while more calls may join it, in a backward that
 keeps its graph, and where such a replay fails, as where a call takes a gradient in its own forward.
+
+parts.py    the replayer around another one: has a frame go in parts
+descent.py  all parts but the last, for what they give one another
+inside.py   a replay in which calls inside join frames again
 """

@@ -14,9 +14,11 @@ timed.py        a user's own step, timed
 prelude.py      what a loop makes before it calls the model
 alive.py        what is alive of a class, found while other threads run
 fake.py         clock and model where nothing runs
+left_over.py    fake tensors that a user's own code keeps
+switches.py     switches of transformers' models that work against a plan
 
-`_watch` puts down what a step does. `_device` has the tape of an allocator (tape.py) and clocks (clock.py). `_calls`
-has what Python objects held (contents.py). In `_stash` saved tensors wait.
+`_watch` puts down what a step does. `_device` has the tape of an allocator and clocks. `_calls`
+has what Python objects held. In `_stash` saved tensors wait.
 """
 
 from __future__ import annotations

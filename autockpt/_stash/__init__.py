@@ -15,6 +15,7 @@ memory.py        which memory: pinned as long as enough is left to others, then 
 arenas.py        a space of bytes in a few rows of memory
 free_list.py     which bytes of a space are free
 pieces.py        a tensor's own elements as a row of bytes, without what lies between them
+plan_stash.py    the stash of a plan: which of these it opens, and what it refuses
 """
 
 from __future__ import annotations

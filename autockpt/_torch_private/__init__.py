@@ -2,6 +2,18 @@
 
 `tests/frames/test_torch_private.py` tests each of them, and `tests/world` those for ranks that are not there, so a new
 torch version fails there first.
+
+flags.py       flags that decide which kernels run, and in which precision
+frames.py      what frames need
+modes.py       function modes, dispatch modes and saved-tensors hooks of this thread
+nodes.py       nodes of autograd, and how many a forward makes
+optimizers.py  an optimizer step without its hooks
+profiler.py    the memory profiler, of which a process has one
+recorder.py    autograd's state, fake tensors, caches
+sharded.py     what lies on several ranks: stores, units of FSDP2, stages of pipelines
+streams.py     the current stream of a device
+world.py       ranks that are not there
+yielding.py    hooks that go out of the way of what allows none
 """
 
 from __future__ import annotations

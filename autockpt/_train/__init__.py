@@ -12,6 +12,19 @@ acting.py     what follows from it
 way.py        what a governor asks of the way a step runs; ways.py and planned.py have four
 step.py       the step that is under way
 lessons.py    what follows from one that is over
+apply.py      `apply`, `remove`, `plan_of`
+request.py    what a user asked for, if a plan is to be made
+given.py      a plan that the user gives, and the argument `offload`
+governor.py   runs each forward under what was decided
+known.py      what is known of one kind of step
+plans.py      plans for the kinds of steps that were recorded
+alike.py      one plan for several kinds that begin alike
+refusing.py   calls that cannot be repeated, written into the profile of the next plan
+evaluations.py which forwards in eval mode belong to a training step
+surprises.py  what steps do that their plan does not count on
+standing.py   what is allocated on a device beside a model and its step
+agreement.py  what ranks agree on as a step begins
+wholes.py     the larger model that contains a module
 
-Beside them: plans.py makes plans for the kinds of steps that were recorded; `_batches` says what a kind is.
+Beside them `_batches` says what a kind of step is.
 """

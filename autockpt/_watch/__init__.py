@@ -5,7 +5,6 @@
 observer.py     calls, functions, operators and saves, as markers
 routing.py      standing around forwards, torch functions and operators
 marks.py        what the markers stand for, and all that was seen of a run
-lifetimes.py    from the tape to births and deaths in the plain step
 attributes.py   what stands at attributes of modules as a call begins
 checks.py       what objects tell of a call: generators, containers, buffers, attributes
 copies.py       checksums of what calls are given, where ranks may have it alike
@@ -15,4 +14,5 @@ gathered.py     units of FSDP2, whose parameters come and go
 graphs.py       the graphs that forwards make, and the backwards that come to them
 stamps.py       stamps at the places that a forward passes, where only seconds are wanted
 storage_tape.py allocations and frees where tensors have no memory
+static.py       parameters and buffers, which stand before a step
 """

@@ -3,6 +3,15 @@
 A profile is laid out as an `Index`; each of the `runs` of calls becomes a `PlannedReplay` (`_replays`), and calls of
 several functions become those of their `menus` too, as far as time goes (`search`); `problem` states all for a solver.
 Open `_replays.effects` first.
+
+search.py     every replay that may be chosen, as far as there is time
+runs.py       runs of sibling calls worth looking at
+menus.py      ways to recompute a part of a call
+moves.py      what may wait off the device, and what that costs
+nested.py     runs in parts, and calls of which what is inside is recomputed again
+entering.py   the boundary bytes of every run in a row of siblings
+problem.py    from replays to a problem
+from_plan.py  a plan as candidates
 """
 
 from __future__ import annotations
