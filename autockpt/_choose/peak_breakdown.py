@@ -14,6 +14,7 @@ from .._data.timeline import PeakParts
 from .._index.profile_index import Index
 from ..solvers import simulate
 from ..solvers.common import Plan as Chosen
+from ..solvers.registry import SEARCHING
 from ..solvers.units import format_like
 from .candidates import Candidates
 from .timeline import split_levels
@@ -148,7 +149,7 @@ def advise(
     if unpinned_bytes is not None and unpinned_bytes < minimum:
         enough = "fits" if unpinned_bytes <= budget_bytes else f"reaches {in_unit(unpinned_bytes)}"
         lines.append(f"Lift pins: without them the same solver {enough}.")
-    if solver not in ("auto", "ilp"):
+    if solver not in SEARCHING:
         lines.append(f"Solver {solver!r} looks at few plans: 'auto' may get lower.")
     lines += _lighter_optimizer(parts, missing, in_unit)
     lines += [_smaller_batch(parts, missing, in_unit)] if fixed <= budget_bytes else []
