@@ -19,7 +19,8 @@ UNHOOKED = (
 
 OTHER_CALLS = (
     "a step made other calls than those of its kind before: from now on the largest seen is planned for. What "
-    "forward saves in calls that no recorded step made waits elsewhere, so that the budget holds."
+    "forward saves in calls that no recorded step made waits elsewhere, which keeps most such steps to the budget. The "
+    "limits in the documentation say how far above it some were."
 )
 
 UNCOVERED = (
