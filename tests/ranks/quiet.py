@@ -7,7 +7,9 @@ there must be none; so it is on a GPU, where collectives take nothing from the a
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,6 +17,9 @@ import numpy
 import torch
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import DeviceMesh
+
+LET_GO_SECONDS = 120
+"""After which gloo's threads are taken to hold an array for good."""
 
 
 def octets(tensor: Tensor) -> Any:
@@ -27,9 +32,11 @@ def add_up(here: Any, group: Any = None) -> None:
 
     Work of gloo's keeps the hooks on saved tensors of the thread that asks, and through them what a replay holds, until
     a thread of gloo's lets go of it: at some moment, and unseen. A thread by itself has no hooks. Nor may Python's
-    collector run in it: what that ends there no profiler sees either.
+    collector run in it: what that ends there no profiler sees either. And this waits until gloo has let go of the
+    array: the tensor over it would count as one that stands.
     """
     errors: list[Exception] = []
+    references = sys.getrefcount(here)
 
     def run() -> None:
         try:
@@ -45,6 +52,10 @@ def add_up(here: Any, group: Any = None) -> None:
         gc.enable()
     if errors:
         raise errors[0]
+    until = time.monotonic() + LET_GO_SECONDS
+    while sys.getrefcount(here) > references:
+        assert time.monotonic() < until, "gloo holds the array of a sum that is done"
+        time.sleep(0.0001)
 
 
 def every_rank(own: Any) -> Any:
