@@ -159,6 +159,8 @@ def _spans(step: StepRecord) -> Iterator[tuple[str, Sequence[int]]]:
         if unpack < end:
             yield "a tensor is let go of before it is read", (pack, unpack, release - 1)
     yield "a backward pass begins in forward or after the step", (step.forward_ticks, *step.backward_ticks, end)
+    if not set(step.nested_ticks) <= set(step.backward_ticks):
+        raise InvalidFile("a backward inside another begins at a tick at which no backward does")
     for save, tick in step.rereads:
         yield "a tensor is read again before it is read", (saves.unpack[save], tick, saves.release[save])
     for _, read, until in step.kept_reads:

@@ -55,6 +55,8 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         tensors: storages born in the step.
         saves: what autograd saved.
         backward_ticks: ticks at which backward passes after the first began: ``retain_graph``, or several losses.
+        nested_ticks: those of them at which a backward inside another began, as in a tensor's hook, or the outer one
+            went on.
         late_forwards: the first tick, and one past the last, of each stretch of forwards, loss included, that came
             after a backward. Only steps in which a graph outlives the backward of others have them.
         rereads: for each save that a further pass read: its index, and the tick at which that pass first read it; in

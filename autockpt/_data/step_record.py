@@ -47,6 +47,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     tensors: TensorTable
     saves: SaveTable
     backward_ticks: tuple[Index, ...] = ()
+    nested_ticks: tuple[Index, ...] = ()
     late_forwards: tuple[tuple[Index, Index], ...] = ()
     rereads: tuple[tuple[Index, Index], ...] = ()
     kept_reads: tuple[tuple[Index, Index, Index], ...] = ()

@@ -26,6 +26,7 @@ class Passes:
 
     Attributes:
         keeping: by pass, whether it kept its graph.
+        of_step_keeping: the same of those passes that are not inside others.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -42,6 +43,8 @@ class Passes:
             self._lasts[key] = max(self._lasts.get(key, 0), min(until, released[tensor]))
         self._reads = sorted((tick, i) for i in range(len(self._saves)) for tick in self.reads(i))
         self.keeping = [self._keeps(number) for number in range(len(self._begins) + 1)]
+        of_step = (True, *(tick not in profile.nested_ticks for tick in self._begins))
+        self.of_step_keeping = [keeps for keeps, own in zip(self.keeping, of_step, strict=True) if own]
 
     def fills(self, slots: Sequence[int]) -> dict[int, dict[int, int]]:
         """Return, by tick of each replay of a segment, the saves that it fills, each with the tick it ends at.

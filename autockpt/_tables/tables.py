@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from .._data.tables import ArgumentRecord, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
-from .._watch.marks import Sources
+from .._watch.marks import LATER_PASSES, Sources
 from .attributes import at_attributes
 from .copies import copies_of
 from .flow import Flow, Span
@@ -43,7 +43,8 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
             bytes=tuple(found.bytes), birth=tuple(found.birth), natural=tuple(found.natural), death=tuple(found.death)
         ),
         "saves": _saves(flow, found, at, row_of),
-        "backward_ticks": tuple(each.tick for each in found.of_kind("backward_again")),
+        "backward_ticks": tuple(each.tick for each in found.of_kind(*LATER_PASSES)),
+        "nested_ticks": tuple(each.tick for each in found.of_kind("backward_turn")),
         "rereads": _rereads(found),
         "kept_reads": _kept_reads(found),
         "refusals": (*refused_parts(flow), *_held(flow, found)),
@@ -232,8 +233,8 @@ def _op_seconds(
 def _rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
     """Return in order each save that a later backward pass read again, and the tick at which that pass first did."""
     passes, seen, again = 0, dict[int, int](), list[tuple[int, int]]()
-    for each in found.of_kind("backward_again", "unpack"):
-        if each.mark.kind == "backward_again":
+    for each in found.of_kind(*LATER_PASSES, "unpack"):
+        if each.mark.kind != "unpack":
             passes += 1
         elif seen.setdefault(each.mark.index, passes) != passes:
             seen[each.mark.index] = passes
@@ -247,7 +248,7 @@ def _kept_reads(found: Lifetimes) -> tuple[tuple[int, int, int], ...]:
     A pass kept its graph if it released none of its saves before its last read. Each read is the number of the save,
     and the ticks at which its copy was made and freed.
     """
-    begins = [each.tick for each in found.of_kind("backward_again")]
+    begins = [each.tick for each in found.of_kind(*LATER_PASSES)]
     if not begins:
         return ()
     released = {each.mark.index: each.tick for each in found.of_kind("release")}

@@ -126,12 +126,12 @@ class Ready:
 
     @property
     def backwards(self) -> int:
-        """How many backward passes the plan counts on."""
-        return 1 + max(len(profile.backward_ticks) for profile in self.profiles)
+        """How many backward passes the plan counts on; those inside others are none of the step's."""
+        return 1 + max(len(each.backward_ticks) - len(each.nested_ticks) for each in self.profiles)
 
     def keeping(self) -> int:
         """How many backward passes that keep their graph the plan counts on; O(saves)."""
-        return max(sum(Passes(profile).keeping) for profile in self.profiles)
+        return max(sum(Passes(profile).of_step_keeping) for profile in self.profiles)
 
     @property
     def calls(self) -> dict[str, int]:

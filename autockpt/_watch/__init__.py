@@ -12,6 +12,7 @@ returned.py     who returned which tensor
 on_ctx.py       tensors that a Function keeps on its context
 gathered.py     units of FSDP2, whose parameters come and go
 graphs.py       the graphs that forwards make, and the backwards that come to them
+passes.py       which backward pass reads a saved tensor
 stamps.py       stamps at the places that a forward passes, where only seconds are wanted
 storage_tape.py allocations and frees where tensors have no memory
 static.py       parameters and buffers, which stand before a step

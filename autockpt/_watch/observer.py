@@ -24,6 +24,7 @@ from .checks import Checks
 from .gathered import Gathered
 from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
 from .on_ctx import kept_on_ctx
+from .passes import BackwardPasses
 from .returned import Returned
 from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .static import StaticStorages
@@ -67,7 +68,7 @@ class Observer:
         self._counts: Counter[tuple[int, str]] = Counter()  # of calls by (-1, name), of functions by (call, name)
         self._static, self._returned = StaticStorages(model, tape.key), Returned(tape, summed=summed and speaks(model))
         self._in_forward = self._aside = self._ended = self._elsewhere = False
-        self._thread, self._backwards = threading.get_ident(), 0  # how many backward passes have begun
+        self._thread, self._passes = threading.get_ident(), BackwardPasses()
 
     @contextmanager
     def watching(self, *, in_place: bool = False, hooked: Hooked | None = None) -> Iterator[None]:
@@ -89,8 +90,7 @@ class Observer:
     def begin_backward(self) -> None:
         """Mark that a backward begins. Calls before `watching` is entered again are recomputations: not recorded."""
         self._in_forward, self.run.sets_itself_up = False, self._checks.sets_itself_up()
-        self.mark("backward_again" if self._backwards else "forward_end", 0, self._clock.stamp())
-        self._backwards += 1
+        self.mark(self._passes.begin(), 0, self._clock.stamp())
 
     def end(self, *, stamp: object = None, keys: tuple[int, ...] = ()) -> None:
         """Mark that the run is over. A save released later (by a graph that is still held) counts as alive to the end.
@@ -287,10 +287,10 @@ class Observer:
             return slot
 
     @private.never_compiled
-    def _unpack(self, slot: object) -> torch.Tensor:
-        if not isinstance(slot, SavedSlot):
-            assert isinstance(slot, torch.Tensor)
+    def _unpack(self, slot: SavedSlot | torch.Tensor) -> torch.Tensor:
+        if isinstance(slot, torch.Tensor):
             return slot
+        self._passes.read(self.mark)
         if isinstance(slot.held, torch.Tensor):
             self.mark("unpack", slot.save)
             return slot.held
