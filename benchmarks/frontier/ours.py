@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -18,23 +18,27 @@ import autockpt
 from autockpt import Infeasible, Plan, Profile
 from benchmarks.frontier.measure import peak
 from benchmarks.frontier.methods import Applied, Method
+from benchmarks.frontier.peers import transformers
 from tests.zoo import Case, loss_of
 
 __all__ = ["OURS", "ours"]
 
 OURS = "autockpt"
 PERCENTS = (90, 80, 70, 60, 50, 40, 30, 20)
+SWITCH, LEAST = "the switch's peak", "minimum"
+
+Asked = Callable[[Case, Profile, int], Plan]
+"""Makes the plan of a model from its profile and the bytes that its plain step adds, gradients left out."""
 
 
 def ours() -> list[Method]:
     """Return our methods, which share a profile."""
     recording = Recording()
-    found = []
-    for percent in (*PERCENTS, None):
-        setting = "minimum" if percent is None else f"{percent} %"
-        way = functools.partial(planned, recording=recording, percent=percent)
-        found.append(Method(family=OURS, setting=setting, apply=way))
-    return found
+    asked: dict[str, Asked] = {f"{percent} %": functools.partial(_share, percent=percent) for percent in PERCENTS}
+    return [
+        Method(family=OURS, setting=setting, apply=functools.partial(planned, recording=recording, plan_of=plan_of))
+        for setting, plan_of in {**asked, SWITCH: _as_the_switch, LEAST: _least}.items()
+    ]
 
 
 class Recording:
@@ -57,12 +61,12 @@ class Recording:
 
 
 @contextmanager
-def planned(case: Case, *, recording: Recording, percent: int | None) -> Iterator[Applied]:
-    """Train inside so many percent of what the plain step adds, gradients left out; None is the least that can be."""
+def planned(case: Case, *, recording: Recording, plan_of: Asked) -> Iterator[Applied]:
+    """Train by the plan that is asked for."""
     profile, profile_seconds, plain_bytes = recording.of(case)
     static_bytes = profile.static.total_bytes
     began = time.perf_counter()
-    plan = _least(profile) if percent is None else autockpt.solve(profile, static_bytes + plain_bytes * percent // 100)
+    plan = plan_of(case, profile, plain_bytes)
     solve_seconds = time.perf_counter() - began
     autockpt.apply(case.model, plan=plan)
     try:
@@ -79,7 +83,21 @@ def planned(case: Case, *, recording: Recording, percent: int | None) -> Iterato
         autockpt.remove(case.model)
 
 
-def _least(profile: Profile) -> Plan:
+def _share(case: Case, profile: Profile, plain_bytes: int, *, percent: int) -> Plan:
+    """Plan for so many percent of what the plain step adds."""
+    return autockpt.solve(profile, profile.static.total_bytes + plain_bytes * percent // 100)
+
+
+def _as_the_switch(case: Case, profile: Profile, plain_bytes: int) -> Plan:
+    """Plan for the measured peak of transformers' own switch."""
+    with transformers(case, every=1):
+        case.step()
+        stood = peak(case)
+    return autockpt.solve(profile, profile.static.total_bytes + stood.activation_bytes)
+
+
+def _least(case: Case, profile: Profile, plain_bytes: int) -> Plan:
+    """Plan for the lowest peak that is found."""
     try:
         return autockpt.solve(profile, profile.static.total_bytes)
     except Infeasible as error:
