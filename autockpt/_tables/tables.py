@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from .._data.tables import ArgumentRecord, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
-from .._watch.marks import LATER_PASSES, Sources
+from .._watch.marks import Sources
+from .._watch.passes import LATER_PASSES
 from .attributes import at_attributes
 from .copies import copies_of
 from .flow import Flow, Span

@@ -44,9 +44,6 @@ MarkKind = Literal[
     "backward_end",
 ]
 
-LATER_PASSES: tuple[MarkKind, ...] = ("backward_again", "backward_turn")
-"""The kinds of markers at which a backward pass after the first begins or goes on."""
-
 
 class Sources(NamedTuple):
     """Which calls and torch functions, by index, returned this very tensor object, in its present version.

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from .. import _torch_private as private
 from .marks import MarkKind
 
+LATER_PASSES: tuple[MarkKind, ...] = ("backward_again", "backward_turn")
+"""The kinds of markers at which a backward pass after the first begins or goes on."""
+
 
 class BackwardPasses:
     """Knows which backward pass read the last saved tensor."""
