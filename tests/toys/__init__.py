@@ -1,0 +1,8 @@
+"""The modules that tests are made of: small, and each for one thing.
+
+    told.py      what does in one place what a test is about, and small ones made of that
+    chains.py    blocks one after the other, and modules inside one another
+
+A test has a class of its own where the class itself is the point: it is pickled or named in a message, a process that
+is started has to find it, or the question is what a class holds.
+"""
