@@ -40,9 +40,9 @@ def with_linear(act: Callable[..., Any], width: int = 8, /, **parts: Any) -> Tol
     return Told(act, linear=nn.Linear(width, width), **parts)
 
 
-def around(inner: nn.Module, act: Callable[[nn.Module, Any], Any]) -> Told:
+def around(inner: nn.Module, act: Callable[..., Any]) -> Told:
     """A module that calls another one in its own way; `act` is given that and what forward is given."""
-    return Told(lambda own, x: act(own.inner, x), inner=inner)
+    return Told(lambda own, *args, **kwargs: act(own.inner, *args, **kwargs), inner=inner)
 
 
 def casting(inner: nn.Module, *, enabled: bool = True) -> Told:
