@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import autockpt
 from autockpt import BudgetError, GrowthError, Infeasible, PinError
 from tests.doors import RecordMode
+from tests.toys.told import Told, around
 
 WIDTH = 32
 
@@ -22,20 +24,17 @@ SOLVER: Any = {"solver": "articulation"}
 QUICK: Any = {**SOLVER, "mode": "fake"}
 
 
-class Blocks(torch.nn.Module):
+def blocks(calm: int | None = None) -> nn.Module:
     """Blocks with dropout; the head does something else where there are more samples than `calm`."""
+    wide, narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+    block = nn.Sequential(wide, nn.GELU(), nn.Dropout(0.1), narrow)
 
-    def __init__(self, calm: int | None = None) -> None:
-        super().__init__()
-        wide, narrow = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
-        block = torch.nn.Sequential(wide, torch.nn.GELU(), torch.nn.Dropout(0.1), narrow)
-        self.blocks = torch.nn.ModuleList(copy.deepcopy(block) for _ in range(3))
-        self.calm = calm
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
+    def act(own: Told, hidden: torch.Tensor) -> torch.Tensor:
+        for block in own.blocks:
             hidden = hidden + block(hidden)
-        return hidden if self.calm is None or len(hidden) <= self.calm else hidden.sigmoid().exp()
+        return hidden if calm is None or len(hidden) <= calm else hidden.sigmoid().exp()
+
+    return Told(act, blocks=nn.ModuleList(copy.deepcopy(block) for _ in range(3)))
 
 
 def tokens(samples: int) -> torch.Tensor:
@@ -65,7 +64,7 @@ def measured_peak(model: torch.nn.Module, batch: torch.Tensor) -> int:
     ],
 )
 def test_it_fits_and_one_more_does_not(calm: int | None, mode: RecordMode, solver: str) -> None:
-    model = Blocks(calm)
+    model = blocks(calm)
     found = autockpt.max_batch(model, tokens, BUDGET_BYTES, mode=mode, solver=solver, seconds=1.0)
     assert found.batch_size > max(found.plain_batch_size, calm or 0)
     with pytest.raises(Infeasible):
@@ -81,7 +80,7 @@ def test_it_fits_and_one_more_does_not(calm: int | None, mode: RecordMode, solve
 
 
 def test_throughputs_say_what_each_size_brings() -> None:
-    model = Blocks()
+    model = blocks()
     found = autockpt.max_batch(model, tokens, BUDGET_BYTES, **QUICK)
     assert autockpt.plan_of(model) is None
     sizes = [each.batch_size for each in found.throughputs]
@@ -105,7 +104,7 @@ def test_throughputs_say_what_each_size_brings() -> None:
 
 
 def test_a_single_sample_may_be_all_that_fits() -> None:
-    model = Blocks()
+    model = blocks()
     one, two = (autockpt.profile(model, tokens(size), mode="fake") for size in (1, 2))
     with pytest.raises(Infeasible) as error:
         autockpt.solve(two, 1, solver="articulation")
@@ -125,42 +124,37 @@ def test_no_more_than_is_wanted() -> None:
         asked.append(samples)
         return tokens(samples)
 
-    found = autockpt.max_batch(Blocks(), inputs, "1GB", most=6, **QUICK)
+    found = autockpt.max_batch(blocks(), inputs, "1GB", most=6, **QUICK)
     assert found.batch_size == found.plain_batch_size == 6 == max(asked)
     assert found.plan.segments == ()
     assert len(set(asked)) == len(asked)
 
 
 def test_pins_bind_it() -> None:
-    found = autockpt.max_batch(Blocks(), tokens, BUDGET_BYTES, keep="blocks.*", **QUICK)
+    found = autockpt.max_batch(blocks(), tokens, BUDGET_BYTES, keep="blocks.*", **QUICK)
     assert found.batch_size == found.plain_batch_size
     assert found.plan.pinned_keep == ("blocks.*",)
     with pytest.raises(PinError):
-        autockpt.max_batch(Blocks(), tokens, BUDGET_BYTES, keep="layers.*", **QUICK)
+        autockpt.max_batch(blocks(), tokens, BUDGET_BYTES, keep="layers.*", **QUICK)
 
 
-class Loop(torch.nn.Module):
+def loop() -> nn.Module:
     """Goes through its samples one by one, so that no two sizes make the same calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Sequential(torch.nn.Linear(WIDTH, 8 * WIDTH), torch.nn.GELU())
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.stack([self.layer(sample).sum() for sample in hidden])
+    layer = nn.Sequential(nn.Linear(WIDTH, 8 * WIDTH), nn.GELU())
+    return around(layer, lambda layer, x: torch.stack([layer(sample).sum() for sample in x]))
 
 
 def test_a_model_may_make_other_calls_at_each_size() -> None:
-    found = autockpt.max_batch(Loop(), tokens, "200kB", most=64, **QUICK)
+    found = autockpt.max_batch(loop(), tokens, "200kB", most=64, **QUICK)
     assert 4 < found.plain_batch_size < found.batch_size < 64
     with pytest.raises(Infeasible):
-        autockpt.solve(autockpt.profile(Loop(), tokens(found.batch_size + 1), mode="fake"), "200kB", **SOLVER)
+        autockpt.solve(autockpt.profile(loop(), tokens(found.batch_size + 1), mode="fake"), "200kB", **SOLVER)
 
 
 @pytest.mark.parametrize("make_inputs", [lambda samples: tokens(3), lambda samples: tokens(9 - samples)])
 def test_batches_that_do_not_grow(make_inputs: Callable[[int], object]) -> None:
     with pytest.raises(GrowthError, match="as many samples as it is asked for"):
-        autockpt.max_batch(Blocks(), make_inputs, "1MB", **QUICK)
+        autockpt.max_batch(blocks(), make_inputs, "1MB", **QUICK)
 
 
 @pytest.mark.parametrize("options", [{"budget": 0}, {"budget": -5}, {"budget": "much"}, {"most": 0}], ids=str)
@@ -169,4 +163,4 @@ def test_nonsense_is_refused_before_anything_runs(options: dict[str, Any]) -> No
         raise AssertionError("nothing has to run")
 
     with pytest.raises(BudgetError):
-        autockpt.max_batch(Blocks(), never, **{"budget": "1MB", **options})
+        autockpt.max_batch(blocks(), never, **{"budget": "1MB", **options})

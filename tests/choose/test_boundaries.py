@@ -9,25 +9,23 @@ import torch
 
 import autockpt
 from tests.doors import ProfileIndex, entering_bytes, sibling_rows
+from tests.toys.told import Told
 from tests.zoo import ZOO, build
 
 LASTS = 6
 """Ends of runs that are looked at in each row of siblings."""
 
 
-class Power(torch.nn.Module):
+def power(n: int = 40) -> torch.nn.Module:
     """A long loop of operators in one forward; planning it took time with the cube of its length, and did not end."""
 
-    def __init__(self, n: int = 40) -> None:
-        super().__init__()
-        self.n = n
-        self.weight = torch.nn.Parameter(torch.eye(8))
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        for _ in range(self.n):
-            hidden = self.weight @ hidden
+    def act(own: Told, hidden: torch.Tensor) -> torch.Tensor:
+        for _ in range(n):
+            hidden = own.weight @ hidden
             hidden = hidden / hidden.norm()
         return hidden
+
+    return Told(act, weight=torch.nn.Parameter(torch.eye(8)))
 
 
 def hold(profile: autockpt.Profile) -> int:
@@ -48,4 +46,4 @@ def test_of_every_model(name: str) -> None:
 
 
 def test_of_a_long_loop_of_operators() -> None:
-    assert hold(autockpt.profile(Power(), torch.randn(8, 8), mode="fake")) > 200
+    assert hold(autockpt.profile(power(), torch.randn(8, 8), mode="fake")) > 200

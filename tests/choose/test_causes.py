@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
+from tests.toys.told import Told
 
 WIDTH, ROWS, BLOCKS = 64, 512, 6
 HIDDEN_BYTES = ROWS * 4 * WIDTH * 4
@@ -32,44 +33,39 @@ class Fused(torch.autograd.Function):
         return inner @ up.T, ctx.x.T @ inner, torch.relu(ctx.hidden).T @ gradients[0]
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = (
-            nn.Parameter(torch.randn(shape) / 16) for shape in ((WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
-        )
-        self.norm = nn.LayerNorm(WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = nn.functional.gelu(self.norm(x) @ self.up)
-        return x + hidden @ self.down
+def block(act: Callable[..., Any]) -> nn.Module:
+    """A feed-forward block of which `act` says how its middle is made, and who keeps it."""
+    shapes = ((WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
+    up, down = (nn.Parameter(torch.randn(shape) / 16) for shape in shapes)
+    return Told(lambda own, x: x + act(own, own.norm(x)), up=up, down=down, norm=nn.LayerNorm(WIDTH))
 
 
-class OnCtx(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + Fused.apply(self.norm(x), self.up, self.down)  # type: ignore[no-any-return, no-untyped-call]
+def plain(own: Told, x: Tensor) -> Any:
+    return nn.functional.gelu(x @ own.up) @ own.down
 
 
-class InAList(Block):
+def on_ctx(own: Told, x: Tensor) -> Any:
+    return Fused.apply(x, own.up, own.down)  # type: ignore[no-untyped-call]
+
+
+def in_a_list(own: Told, x: Tensor) -> Any:
     """Keeps what it makes in a list that its forward fills anew."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = nn.functional.gelu(self.norm(x) @ self.up)
-        self.seen = [hidden]
-        return x + hidden @ self.down
+    hidden = nn.functional.gelu(x @ own.up)
+    own.seen = [hidden]
+    return hidden @ own.down
 
 
-class ACacheInPlace(Block):
-    """Writes what it makes into a buffer that it is handed, as caches of keys and values are written."""
+def caches_in_place(cache: Tensor) -> nn.Module:
+    """Writes what it makes into a tensor that it is handed, as caches of keys and values are written."""
 
-    def __init__(self, cache: Tensor) -> None:
-        super().__init__()
-        self.cache = cache
+    def act(own: Told, x: Tensor) -> Any:
+        hidden = nn.functional.gelu(x @ own.up)
+        own.cache[: len(x)] = hidden.detach()
+        return hidden @ own.down
 
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = nn.functional.gelu(self.norm(x) @ self.up)
-        self.cache[: len(x)] = hidden.detach()
-        return x + hidden @ self.down
+    made = block(act)
+    made.cache = cache
+    return made
 
 
 def refusal(make: Callable[[], nn.Module], step: Callable[[nn.Module, Tensor], None]) -> autockpt.Infeasible:
@@ -97,7 +93,7 @@ def holding(model: nn.Module, x: Tensor) -> None:
 
 def test_tensors_on_the_ctx_of_a_function_are_named() -> None:
     """It was said that the caller held outputs, who held a loss."""
-    error = refusal(OnCtx, plainly)
+    error = refusal(lambda: block(on_ctx), plainly)
     (who, size), *_ = error.parts.holders
     assert who == "on the ctx of Fused" and size >= BLOCKS * HIDDEN_BYTES
     assert "held on the ctx of Fused" in str(error) and "give them to ctx.save_for_backward" in str(error)
@@ -105,20 +101,20 @@ def test_tensors_on_the_ctx_of_a_function_are_named() -> None:
 
 
 def test_what_the_model_itself_keeps_is_named() -> None:
-    error = refusal(InAList, plainly)
+    error = refusal(lambda: block(in_a_list), plainly)
     assert "by something in the model (an attribute, a list, a cache): let go of them" in str(error)
     assert "held by the caller" not in str(error)
 
 
 def test_outputs_that_the_caller_holds_are_still_told_of() -> None:
-    error = refusal(Block, holding)
+    error = refusal(lambda: block(plain), holding)
     assert error.parts.callers_bytes >= ROWS * WIDTH * 4
     assert "those that the caller holds are 128.00 KiB" in str(error)
 
 
 def test_calls_that_were_refused_are_named_where_they_stand_at_the_peak() -> None:
     cache = torch.zeros(ROWS, 4 * WIDTH)
-    error = refusal(lambda: ACacheInPlace(cache), plainly)
+    error = refusal(lambda: caches_in_place(cache), plainly)
     ((which, size), *_) = error.parts.refused
     assert size >= (BLOCKS - 1) * HIDDEN_BYTES
     assert "changed in place" in which or "changes" in which or "reads a tensor" in which
@@ -126,13 +122,13 @@ def test_calls_that_were_refused_are_named_where_they_stand_at_the_peak() -> Non
 
 
 def test_nothing_is_named_that_is_not_there() -> None:
-    error = refusal(Block, plainly)
+    error = refusal(lambda: block(plain), plainly)
     for never in ("ctx", "something in the model", "cannot run again"):
         assert never not in str(error)
 
 
 def test_a_profile_remembers_who_holds_what(tmp_path: Any) -> None:
-    model = nn.Sequential(*(OnCtx() for _ in range(2)))
+    model = nn.Sequential(*(block(on_ctx) for _ in range(2)))
     profile = autockpt.profile(model, torch.randn(ROWS, WIDTH), loss=torch.sum)
     held = profile.refused("tensor")
     assert set(held.values()) == {"on the ctx of Fused"}

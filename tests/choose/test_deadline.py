@@ -14,7 +14,7 @@ import torch
 import autockpt
 from autockpt import Infeasible, Plan, Profile
 from autockpt.solvers.deadline import Deadline
-from tests.choose.test_boundaries import Power
+from tests.choose.test_boundaries import power
 from tests.counted import counted_time
 from tests.doors import Asked, Goal, ProfileIndex, candidate_runs, find_candidates, runs_of, solving
 from tests.handmade import chain_profile
@@ -36,7 +36,7 @@ def ticking(step: float) -> Callable[[], float]:
 @functools.lru_cache
 def loop(n: int) -> Profile:
     """The recorded step of a long loop of operators in one forward."""
-    return autockpt.profile(Power(n), torch.randn(8, 8), mode="fake")
+    return autockpt.profile(power(n), torch.randn(8, 8), mode="fake")
 
 
 @functools.lru_cache

@@ -17,37 +17,34 @@ from autockpt.solvers.deadline import NEVER
 from tests.choose.test_parts import recorded
 from tests.doors import ProfileIndex, find_candidates, find_planned, phrase, replays_in_parts
 from tests.frames.test_inside import drawn, segment
+from tests.toys.told import Told
 
 
-class Branch(nn.Module):
-    """Saves more than it returns; with random numbers, and running statistics that it changes."""
-
-    def __init__(self, width: int, *, normed: bool) -> None:
-        super().__init__()
-        self.up, self.norm = nn.Linear(width, 4 * width), nn.BatchNorm1d(4 * width) if normed else nn.Dropout(0.1)
-        self.act, self.down = nn.GELU(), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(self.act(self.norm(self.up(x))))
-        return out
+def branch(width: int, *, normed: bool) -> nn.Module:
+    """Saves more than it returns; with random numbers, or running statistics that it changes."""
+    return Told(
+        lambda own, x: own.down(own.act_(own.norm(own.up(x)))),
+        up=nn.Linear(width, 4 * width),
+        norm=nn.BatchNorm1d(4 * width) if normed else nn.Dropout(0.1),
+        act_=nn.GELU(),
+        down=nn.Linear(4 * width, width),
+    )
 
 
-class Block(nn.Module):
+def block(width: int = 16, *, normed: bool = False) -> nn.Module:
     """Two branches, between which its own code computes."""
 
-    def __init__(self, width: int = 16, *, normed: bool = False) -> None:
-        super().__init__()
-        self.first, self.one = nn.LayerNorm(width), Branch(width, normed=normed)
-        self.second, self.two = nn.LayerNorm(width), Branch(width, normed=normed)
+    def computes_between(own: Told, x: Tensor) -> Tensor:
+        x = x + own.one(own.first(x))
+        return torch.tanh(x + own.two(own.second(x)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.one(self.first(x))
-        return torch.tanh(x + self.two(self.second(x)))
+    one, two = (branch(width, normed=normed) for _ in range(2))
+    return Told(computes_between, first=nn.LayerNorm(width), one=one, second=nn.LayerNorm(width), two=two)
 
 
 def deep(depth: int = 8, *, normed: bool = False) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(*(Block(normed=normed) for _ in range(depth)))
+    return nn.Sequential(*(block(normed=normed) for _ in range(depth)))
 
 
 def insides(number: int) -> tuple[Segment, ...]:

@@ -27,6 +27,7 @@ from tests.doors import (
     replays_in_parts,
     revolve,
 )
+from tests.toys.told import Told, with_linear
 
 Cuts = tuple[int, ...]
 
@@ -106,18 +107,12 @@ def chain(depth: int = 9, width: int = 16, *, normed: bool = False) -> nn.Sequen
     return nn.Sequential(*(Stage(width, normed=normed) for _ in range(depth)))
 
 
-class Glued(nn.Module):
+def glued(own: Told, x: Tensor) -> Tensor:
     """The caller's own code computes between the stages, and one tensor goes to several of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stages = chain(6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        shift = x.sin()
-        for number, stage in enumerate(self.stages):
-            x = torch.tanh(stage(x)) + shift if number % 2 else stage(x)
-        return x
+    shift = x.sin()
+    for number, stage in enumerate(own.stages):
+        x = torch.tanh(stage(x)) + shift if number % 2 else stage(x)
+    return x
 
 
 def recorded(model: nn.Module, rows: int = 256, width: int = 16) -> tuple[Profile, Tensor]:
@@ -153,7 +148,7 @@ def test_min_is_lower_below_one_level(normed: bool) -> None:
 
 
 def test_a_candidate_is_what_a_plan_of_its_segment_alone_says() -> None:
-    for model in (chain(), Glued()):
+    for model in (chain(), Told(glued, stages=chain(6))):
         profile, _ = recorded(model)
         for replay in replays_in_parts(ProfileIndex(profile), NEVER):
             again = find_planned(profile, Plan(segments=(replay.segment,)))
@@ -224,17 +219,9 @@ def test_a_step_whose_replays_run_collectives_has_none() -> None:
 
 
 def test_a_part_begins_where_no_argument_is_changed_in_place_later() -> None:
-    class Overwrites(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(16, 16)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.linear(x.mul_(2)).sin()
-            return out
-
     torch.manual_seed(0)
-    model = nn.Sequential(*(layer for _ in range(4) for layer in (Stage(16), nn.Linear(16, 16), Overwrites())))
+    overwrites = (with_linear(lambda own, x: own.linear(x.mul_(2)).sin(), 16) for _ in range(4))
+    model = nn.Sequential(*(layer for each in overwrites for layer in (Stage(16), nn.Linear(16, 16), each)))
     profile, batch = recorded(model)
     found = [*replays_in_parts(ProfileIndex(profile), NEVER)]
     assert found

@@ -9,30 +9,17 @@ import sys
 import msgspec
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import autockpt
 from autockpt import InvalidFile, NotApplicable, Profile
 from tests.doors import find_candidates
 from tests.handmade import chain_profile
-
-
-class Nested(nn.Module):
-    """A module in a module in a module, each with functions of its own."""
-
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-        self.inner = Nested(depth - 1) if depth > 1 else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.gelu(self.linear(x))
-        out: Tensor = x + self.inner(x)
-        return out
+from tests.toys.chains import Nested
 
 
 def test_150_modules_in_one_another_have_a_plan() -> None:
-    profile = autockpt.profile(Nested(150), torch.randn(16, 16))
+    profile = autockpt.profile(Nested(150, 16), torch.randn(16, 16))
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 100)
     try:

@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.models import TINY
 from tests.device.twin import Batch, blocks
+from tests.toys.chains import InTurn
 
-__all__ = ["Beside", "Checkpointed", "build"]
-
-
-class Beside(nn.Module):
-    """Every second block runs in a stream of its own."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks(6, width=width, rows=1)[0].children())
-        self.stream = torch.cuda.Stream()
-
-    def forward(self, input: Tensor) -> Tensor:
-        for number, block in enumerate(self.blocks):
-            if number % 2:
-                here = torch.cuda.current_stream()
-                self.stream.wait_stream(here)
-                with torch.cuda.stream(self.stream):
-                    made = block(input)
-                here.wait_stream(self.stream)
-                made.record_stream(here)
-                input = made
-            else:
-                input = block(input)
-        return input
+__all__ = ["beside", "build", "checkpointed"]
 
 
-class Checkpointed(nn.Module):
-    """Every second block is in a checkpoint of torch's."""
+def beside(width: int = 64) -> InTurn:
+    """A model of which every second block runs in a stream of its own."""
+    stream = torch.cuda.Stream()
 
-    def __init__(self, width: int = 128) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks(6, width=width, rows=1)[0].children())
+    def run(number: int, block: nn.Module, input: Tensor) -> Any:
+        if number % 2 == 0:
+            return block(input)
+        here = torch.cuda.current_stream()
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            made = block(input)
+        here.wait_stream(stream)
+        made.record_stream(here)
+        return made
 
-    def forward(self, input: Tensor) -> Tensor:
-        for number, block in enumerate(self.blocks):
-            input = checkpoint(block, input, use_reentrant=False) if number % 2 else block(input)
-        return input
+    made = InTurn(blocks(6, width=width, rows=1)[0].children(), run)
+    made.stream = stream  # type: ignore[assignment]
+    return made
+
+
+def checkpointed(width: int = 128) -> InTurn:
+    """A model of which every second block is in a checkpoint of torch's."""
+    return InTurn(
+        blocks(6, width=width, rows=1)[0].children(),
+        lambda number, block, x: checkpoint(block, x, use_reentrant=False) if number % 2 else block(x),
+    )
 
 
 def build(name: str) -> tuple[nn.Module, Batch]:
@@ -59,8 +54,8 @@ def build(name: str) -> tuple[nn.Module, Batch]:
         }
     torch.manual_seed(0)
     if name in ("beside", "checkpointed"):
-        model: nn.Module = Beside(128) if name == "beside" else Checkpointed()
-        batch: Batch = {"input": torch.randn(512, 128)}
+        model: nn.Module = beside(128) if name == "beside" else checkpointed()
+        batch: Batch = {"x": torch.randn(512, 128)}
     else:
         model, batch = TINY[name]()
     return model.cuda().train(), {key: value.cuda() for key, value in batch.items()}

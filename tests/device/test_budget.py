@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ import autockpt
 from autockpt import Infeasible
 from tests.device.twin import Batch, Outcome, Run, adamw, blocks, loss_of, outcome, plain_and_planned, sweep, within
 from tests.fake_cuda.device import Options, set_options
+from tests.toys.told import Told, with_linear
 
 LEAST = 0.995
 """Predicted over measured peak of a planned step, at the least."""
@@ -49,23 +50,17 @@ def test_attention_that_saves_what_nobody_wrote_is_recomputed(
     assert not [each.message for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-class Attention(nn.Module):
-    def __init__(self, width: int = 64, heads: int = 4) -> None:
-        super().__init__()
-        self.project, self.out, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        batch, length, width = input.shape
-        q, k, v = self.project(self.norm(input)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        made: torch.Tensor = input + self.out(functional.gelu(mixed.transpose(1, 2).reshape(batch, length, width)))
-        return made
+def attends(own: Told, input: torch.Tensor) -> Any:
+    batch, length, width = input.shape
+    q, k, v = own.project(own.norm(input)).view(batch, length, 3, 4, -1).permute(2, 0, 3, 1, 4)
+    mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return input + own.linear(functional.gelu(mixed.transpose(1, 2).reshape(batch, length, width)))
 
 
 def transformer(length: int) -> tuple[nn.Module, Batch]:
     torch.manual_seed(0)
-    return nn.Sequential(*(Attention() for _ in range(4))).cuda(), {"input": torch.randn(32, length, 64).cuda()}
+    blocks = (with_linear(attends, 64, project=nn.Linear(64, 192), norm=nn.LayerNorm(64)) for _ in range(4))
+    return nn.Sequential(*blocks).cuda(), {"input": torch.randn(32, length, 64).cuda()}
 
 
 def test_apply_with_inputs_measures_no_step_of_its_own_recording(caplog: pytest.LogCaptureFixture) -> None:
@@ -289,19 +284,13 @@ def test_the_budget_that_an_error_names_is_enough_with_the_allocators_margin() -
     assert plan is not None and plan.peak_bytes <= 0.97 * autockpt.solvers.parse_bytes(enough)
 
 
-class OverTime(nn.Module):
+def over_time(own: Told, input: torch.Tensor) -> torch.Tensor:
     """Saves many small tensors, as state-space models and recurrent ones by hand do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(64, 64)
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        state, states = torch.zeros_like(input[:, 0]), []
-        for part in self.inner(input).unbind(1):
-            state = torch.tanh(0.5 * state * part + part)
-            states.append(state)
-        return torch.stack(states, 1)
+    state, states = torch.zeros_like(input[:, 0]), []
+    for part in own.linear(input).unbind(1):
+        state = torch.tanh(0.5 * state * part + part)
+        states.append(state)
+    return torch.stack(states, 1)
 
 
 def test_checksums_of_many_small_tensors_take_no_block_each() -> None:
@@ -309,7 +298,9 @@ def test_checksums_of_many_small_tensors_take_no_block_each() -> None:
 
     def build() -> tuple[nn.Module, Batch]:
         torch.manual_seed(0)
-        return nn.Sequential(*(OverTime() for _ in range(6))).cuda(), {"input": torch.randn(2, 100, 64).cuda()}
+        return nn.Sequential(*(with_linear(over_time, 64) for _ in range(6))).cuda(), {
+            "input": torch.randn(2, 100, 64).cuda()
+        }
 
     found = plain_and_planned(build, share=0.5)
     assert outcome(found) == [True] * 6

@@ -15,6 +15,7 @@ from torch.autograd.graph import save_on_cpu
 import autockpt
 from tests.device.twin import Batch, Run, blocks, loss_of, outcome, plain_and_planned
 from tests.doors import torch_private
+from tests.toys.told import around
 
 MIB = 1 << 20
 DRAWN = random.Random(0)
@@ -231,23 +232,16 @@ def test_who_records_another_model_in_between_finds_all_memory_given_back(before
     assert pinned_bytes() == before
 
 
-class Draws(nn.Module):
+def draws(block: nn.Module) -> nn.Module:
     """Draws from a generator of this file, which a recording does not see: a rehearsal finds out."""
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.block(hidden * DRAWN.random())
-        return out
+    return around(block, lambda block, x: block(x * DRAWN.random()))
 
 
 def test_another_plan_after_one_at_fault_is_rehearsed_in_the_same_memory(
     before: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain, batch = blocks(6, rows=2048)
-    model = autockpt.apply(nn.Sequential(*map(Draws, plain.children())), "min")
+    model = autockpt.apply(nn.Sequential(*map(draws, plain.children())), "min")
     ever = pinned_bytes("allocated")
     step(model, batch)
     first_bytes = pinned_bytes("allocated") - ever

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import autockpt
+from tests.toys.told import Told, with_linear
 
 seen: list[tuple[bool, bool]] = []
 
 
-class Noting(nn.Module):
+def notes(own: Told, x: Tensor) -> Any:
     """Notes whether kernels are tried, and whether that is asked in backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, input: Tensor) -> Tensor:
-        seen.append((autockpt.is_recomputing(), torch.backends.cudnn.benchmark))
-        made: Tensor = self.inner(input)
-        return made.tanh()
+    seen.append((autockpt.is_recomputing(), torch.backends.cudnn.benchmark))
+    return own.linear(x).tanh()
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +31,7 @@ def trying() -> Iterator[None]:
 
 def test_kernels_are_not_tried_in_calls_that_are_recomputed_nor_in_their_replays() -> None:
     model = autockpt.apply(
-        nn.Sequential(Noting(), Noting(), Noting()), plan=autockpt.Plan.of(["1"]), check="never"
+        nn.Sequential(*(with_linear(notes) for _ in range(3))), plan=autockpt.Plan.of(["1"]), check="never"
     ).cuda()
     outputs = model(torch.randn(4, 8).cuda())
     assert torch.backends.cudnn.benchmark
@@ -46,11 +41,10 @@ def test_kernels_are_not_tried_in_calls_that_are_recomputed_nor_in_their_replays
 
 
 def test_they_are_tried_again_after_a_call_that_raises() -> None:
-    class Fails(nn.Module):
-        def forward(self, input: Tensor) -> Tensor:
-            raise ValueError("no")
+    def fails(own: Told, x: Tensor) -> Tensor:
+        raise ValueError("no")
 
-    model = autockpt.apply(nn.Sequential(nn.Linear(8, 8), Fails()), plan=autockpt.Plan.of(["1"]))
+    model = autockpt.apply(nn.Sequential(nn.Linear(8, 8), Told(fails)), plan=autockpt.Plan.of(["1"]))
     with pytest.raises(ValueError, match="no"):
         model(torch.randn(4, 8))
     assert torch.backends.cudnn.benchmark

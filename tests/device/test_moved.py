@@ -24,6 +24,7 @@ from tests.device.test_budget import hold
 from tests.device.twin import Outcome, Run, blocks, outcome, plain_and_planned, trained_plainly
 from tests.doors import Cuda, HostMemory, Lanes, NoRoom, device_of, find_planned, torch_private
 from tests.fake_cuda.device import Options, set_options
+from tests.toys.told import Told, chunks
 
 Kind = Literal["saved", "boundary"]
 Way = Literal["out", "back"]
@@ -234,34 +235,24 @@ def test_two_forwards_before_their_backwards(late: LateLanes) -> None:
     assert gradients(plain) == gradients(model)
 
 
-class Changing(nn.Module):
+def changing(own: Told, hidden: Tensor) -> Tensor:
     """Writes into what the block before it has saved."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        with torch.no_grad():
-            hidden.detach().add_(1)
-        return hidden * 2
+    with torch.no_grad():
+        hidden.detach().add_(1)
+    return hidden * 2
 
 
 def test_what_is_written_to_while_it_leaves_is_refused(late: LateLanes) -> None:
     """Nobody else holds the tensor any more: the copy may have come before the write, or after."""
-    model = nn.Sequential(nn.Linear(64, 64), nn.Sigmoid(), Changing(), nn.Linear(64, 64)).cuda()
+    model = nn.Sequential(nn.Linear(64, 64), nn.Sigmoid(), Told(changing), nn.Linear(64, 64)).cuda()
     autockpt.apply(model, plan=Plan(segments=(Segment(calls=("1#0",), offload="saved", until="2#0"),), offload=HOST))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         model(torch.randn(512, 64, device="cuda")).sum().backward()
 
 
-class Chunks(nn.Module):
-    """Tensors of one storage that count their changes each by itself: one is saved, then another is written."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        first, second = torch.unsafe_chunk(hidden * 2, 2, -1)
-        return torch.cat([first.sigmoid_(), second.tanh_()], -1)
-
-
 def test_what_shares_a_storage_and_counts_changes_by_itself_goes_at_once(late: LateLanes) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), Chunks()) for _ in range(4))).cuda()
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), chunks()) for _ in range(4))).cuda()
     plain, batch = copy.deepcopy(model), torch.randn(512, 64, device="cuda")
     autockpt.apply(model, plan=lagging(3, 1, "saved"))
     for each in (plain, model):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.device.twin import Batch, outcome, plain_and_planned, within
+from tests.toys.told import Told
 
 OPERATORS: dict[str, Callable[[Tensor], Any]] = {
     "matmul": lambda x: x @ x.mT,
@@ -154,19 +155,16 @@ def test_a_mode_of_the_users_sees_operators_once() -> None:
     assert seen == ["aten.mm.default", "aten.relu.default"]
 
 
-class HostNumbers(nn.Module):
+def host_numbers(*, draws: bool) -> nn.Module:
     """Divides by a number that it makes on the host, as DeBERTa's attention does, or draws there."""
 
-    def __init__(self, *, draws: bool) -> None:
-        super().__init__()
-        self.up, self.down, self.draws = nn.Linear(64, 256), nn.Linear(256, 64), draws
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def act(own: Told, input: torch.Tensor) -> Any:
         scale = torch.sqrt(torch.tensor(float(input.shape[-1])))
-        if self.draws:
+        if draws:
             scale = scale + torch.rand(())
-        made: torch.Tensor = self.down(functional.gelu(self.up(input) / scale))
-        return made
+        return own.down(functional.gelu(own.up(input) / scale))
+
+    return Told(act, up=nn.Linear(64, 256), down=nn.Linear(256, 64))
 
 
 @pytest.mark.parametrize("draws", [False, True], ids=["made", "drawn"])
@@ -175,7 +173,7 @@ def test_calls_that_make_numbers_on_the_host_are_recomputed(draws: bool, caplog:
 
     def build() -> tuple[nn.Module, Batch]:
         torch.manual_seed(0)
-        return nn.Sequential(*(HostNumbers(draws=draws) for _ in range(6))).cuda(), {
+        return nn.Sequential(*(host_numbers(draws=draws) for _ in range(6))).cuda(), {
             "input": torch.randn(512, 64).cuda()
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import autockpt
 from tests.device.twin import blocks, loss_of
 from tests.doors import Device, alive, device_of, in_place
 from tests.fake_cuda.device import Options, set_options
+from tests.toys.told import Told
 
 
 def test_an_allocator_that_reports_nothing_is_refused_before_any_step() -> None:
@@ -62,16 +64,11 @@ def test_several_devices_are_said(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_memory_of_another_device_is_no_part_of_what_stands() -> None:
-    class Split(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.near, self.far = nn.Linear(8, 8).to("cuda:0"), nn.Linear(64, 64).to("cuda:1")
+    def split(own: Told, input: torch.Tensor) -> Any:
+        return own.near(input) + own.far(torch.ones(64, device="cuda:1"))[:8].to("cuda:0")
 
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            shift: torch.Tensor = self.far(torch.ones(64, device="cuda:1"))[:8].to("cuda:0")
-            return self.near(input) + shift  # type: ignore[no-any-return]
-
-    static = autockpt.profile(Split(), torch.randn(4, 8, device="cuda:0")).static
+    model = Told(split, near=nn.Linear(8, 8).to("cuda:0"), far=nn.Linear(64, 64).to("cuda:1"))
+    static = autockpt.profile(model, torch.randn(4, 8, device="cuda:0")).static
     assert static.parameter_bytes == 2 * 512
 
 

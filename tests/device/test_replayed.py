@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import itertools
 import threading
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,46 +13,35 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import autockpt
-from tests.device.models import Beside
+from tests.device.models import beside
 from tests.device.twin import Batch, outcome, plain_and_planned
 from tests.fake_cuda.device import Options, set_options, watching
+from tests.toys.chains import feed_forward
+from tests.toys.told import Told, around
 
 SCALE = contextvars.ContextVar("SCALE", default=1.0)
 LOCAL = threading.local()
 RUNS = itertools.count()
 
 
-class Scaled(nn.Module):
+def by_context(inner: nn.Module, x: Tensor) -> Any:
     """Reads a context variable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
-
-    def forward(self, input: Tensor) -> Tensor:
-        made: Tensor = self.inner(input * SCALE.get())
-        return made.tanh() * SCALE.get()
+    return inner(x * SCALE.get()).tanh() * SCALE.get()
 
 
-class Outer(nn.Module):
+def sets_context(inner: nn.Module, x: Tensor) -> Any:
     """Sets it around its forward, as autocast-like contexts of libraries do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(*(Scaled() for _ in range(5)))
-
-    def forward(self, input: Tensor) -> Tensor:
-        token = SCALE.set(0.5)
-        try:
-            made: Tensor = self.blocks(input)
-        finally:
-            SCALE.reset(token)
-        return made
+    token = SCALE.set(0.5)
+    try:
+        return inner(x)
+    finally:
+        SCALE.reset(token)
 
 
 def scaled() -> tuple[nn.Module, Batch]:
     torch.manual_seed(0)
-    return Outer().cuda(), {"input": torch.randn(256, 64).cuda()}
+    inner = (around(feed_forward(64), by_context) for _ in range(5))
+    return around(nn.Sequential(*inner), sets_context).cuda(), {"x": torch.randn(256, 64).cuda()}
 
 
 def test_a_context_variable_has_the_value_that_forward_found(caplog: pytest.LogCaptureFixture) -> None:
@@ -64,15 +53,11 @@ def test_a_context_variable_has_the_value_that_forward_found(caplog: pytest.LogC
     assert caplog.messages == []
 
 
-class Local(nn.Module):
-    def forward(self, input: Tensor) -> Tensor:
-        return functional.gelu(input * getattr(LOCAL, "scale", 1.0)).sin()
-
-
 def test_a_thread_local_that_backward_cannot_see_keeps_its_call_and_names_it(caplog: pytest.LogCaptureFixture) -> None:
     def build() -> tuple[nn.Module, Batch]:
         torch.manual_seed(0)
-        inner = (nn.Sequential(nn.Linear(64, 256), Local(), nn.Linear(256, 64)) for _ in range(5))
+        local = [Told(lambda own, x: functional.gelu(x * getattr(LOCAL, "scale", 1.0)).sin()) for _ in range(5)]
+        inner = (nn.Sequential(nn.Linear(64, 256), each, nn.Linear(256, 64)) for each in local)
         return nn.Sequential(*inner).cuda(), {"input": torch.randn(256, 64).cuda()}
 
     LOCAL.scale = 0.5
@@ -85,21 +70,18 @@ def test_a_thread_local_that_backward_cannot_see_keeps_its_call_and_names_it(cap
     assert any("saved other values in its replay than in its forward" in each for each in caplog.messages)
 
 
-class Written(nn.Module):
+def written(*, writes: bool) -> Told:
     """Has a constant, and a history that it writes past every counter of versions, as kernels do."""
 
-    def __init__(self, *, writes: bool) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
-        self.writes, self.meta = writes, {"scale": torch.full((64,), 0.5).cuda(), "history": torch.ones(8).cuda()}
-
-    def forward(self, input: Tensor) -> Tensor:
-        history = self.meta["history"]
-        scale = history.max() if self.writes else 1.0
-        if self.writes:
+    def act(own: Told, input: Tensor) -> Any:
+        history = own.meta["history"]
+        scale = history.max() if writes else 1.0
+        if writes:
             history.data.copy_(torch.cat([input.detach().abs().max().reshape(1), history[:-1]]))
-        made: Tensor = self.inner(input * scale) * self.meta["scale"]
-        return made.tanh()
+        return (own.inner(input * scale) * own.meta["scale"]).tanh()
+
+    meta = {"scale": torch.full((64,), 0.5).cuda(), "history": torch.ones(8).cuda()}
+    return Told(act, inner=feed_forward(64), meta=meta)
 
 
 @pytest.mark.parametrize("writes", [False, True])
@@ -110,7 +92,7 @@ def test_what_a_kernel_writes_through_a_pointer_is_written_once_and_constants_ar
 
     def build() -> tuple[nn.Module, Batch]:
         torch.manual_seed(0)
-        made = [Written(writes=writes) for _ in range(5)]
+        made = [written(writes=writes) for _ in range(5)]
         histories.append([each.meta["history"] for each in made])
         return nn.Sequential(*made).cuda(), {"input": torch.randn(256, 64).cuda()}
 
@@ -126,7 +108,7 @@ def test_what_a_kernel_writes_through_a_pointer_is_written_once_and_constants_ar
 def test_a_model_with_a_stream_of_its_own_trains_as_plainly() -> None:
     def build() -> tuple[nn.Module, Batch]:
         torch.manual_seed(0)
-        return Beside().cuda(), {"input": torch.randn(256, 64).cuda()}
+        return beside().cuda(), {"x": torch.randn(256, 64).cuda()}
 
     found = plain_and_planned(build, share=0.5)
     assert outcome(found) == [True] * 6
@@ -137,14 +119,14 @@ def test_a_model_with_a_stream_of_its_own_trains_as_plainly() -> None:
 def test_a_replay_runs_on_the_stream_of_its_forward() -> None:
     """Segments whose calls ran on the side stream are replayed there, whatever stream the asking node has."""
     torch.manual_seed(0)
-    model, batch = Beside().cuda(), {"input": torch.randn(256, 64).cuda()}
+    model, batch = beside().cuda(), {"x": torch.randn(256, 64).cuda()}
     plan = autockpt.Plan.of([["blocks.1#0"], ["blocks.3#0"]])
     autockpt.apply(model, plan=plan)
     outputs = model(**batch)
     with watching() as backward:
         outputs.square().mean().backward()
     replayed = [each.stream for each in backward if each.operator == "aten::gelu"]
-    assert replayed == [model.stream.stream_id] * 2
+    assert replayed == [model.stream.stream_id] * 2  # type: ignore[union-attr]
 
 
 class Noisy(torch.autograd.Function):
@@ -163,20 +145,14 @@ class Noisy(torch.autograd.Function):
         return gradients[0] * (1 + next(RUNS) / 16)
 
 
-class Attending(nn.Module):
+def attending(own: Told, input: Tensor) -> Tensor:
     """Attention in half precision, whose gradient does not repeat itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.project = nn.Linear(64, 192)
-
-    def forward(self, input: Tensor) -> Tensor:
-        query, key, value = (each.unflatten(-1, (4, 16)).transpose(1, 2) for each in self.project(input).chunk(3, -1))
-        litter = [torch.full((2,), next(RUNS), device="cuda") for _ in range(8)]
-        del litter  # what is in these blocks is what nobody writes in those that attention takes
-        made: Tensor = functional.scaled_dot_product_attention(query, key, value)
-        noisy: Tensor = Noisy.apply(made.transpose(1, 2).flatten(2))  # type: ignore[no-untyped-call]
-        return input + noisy
+    query, key, value = (each.unflatten(-1, (4, 16)).transpose(1, 2) for each in own.project(input).chunk(3, -1))
+    litter = [torch.full((2,), next(RUNS), device="cuda") for _ in range(8)]
+    del litter  # what is in these blocks is what nobody writes in those that attention takes
+    made: Tensor = functional.scaled_dot_product_attention(query, key, value)
+    noisy: Tensor = Noisy.apply(made.transpose(1, 2).flatten(2))  # type: ignore[no-untyped-call]
+    return input + noisy
 
 
 @pytest.mark.parametrize("attention", ["flash", "efficient"])
@@ -186,31 +162,27 @@ def test_what_attention_leaves_unwritten_is_no_fault_where_its_gradient_does_not
     """An H100 said `different`: of each replay verify compared the state of a generator that no kernel had written."""
     set_options(Options(attention=attention))
     torch.manual_seed(0)
-    model = nn.Sequential(*(Attending() for _ in range(3))).to("cuda", torch.bfloat16)
+    model = nn.Sequential(*(Told(attending, project=nn.Linear(64, 192)) for _ in range(3))).to("cuda", torch.bfloat16)
     batch = torch.randn(2, 29, 64, dtype=torch.bfloat16).cuda()
     found = autockpt.verify(model, batch, plan=autockpt.Plan.of(["0", "1", "2"]), loss=lambda out: out.square().mean())
     assert (found.verdict, found.wrong_replays, found.replays) == ("not repeatable", (), 3)
 
 
-class Attends(nn.Module):
+def attends(inner: nn.Module, input: Tensor) -> Tensor:
     """Attention that saves memory keeps the state of its generator on the host, which a rehearsal has to have too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
-
-    def forward(self, input: Tensor) -> Tensor:
-        scale = LOCAL.scale  # of which autograd's thread has none
-        heads = self.inner(input * scale).view(4, 64, 4, 16).transpose(1, 2)
-        mask = torch.ones(64, 64, dtype=torch.bool, device=input.device).tril()
-        made: Tensor = functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
-        return made.transpose(1, 2).reshape(256, 64)
+    scale = LOCAL.scale  # of which autograd's thread has none
+    heads = inner(input * scale).view(4, 64, 4, 16).transpose(1, 2)
+    mask = torch.ones(64, 64, dtype=torch.bool, device=input.device).tril()
+    made: Tensor = functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+    return made.transpose(1, 2).reshape(256, 64)
 
 
 def test_attention_in_a_call_that_fails_in_its_rehearsal(caplog: pytest.LogCaptureFixture) -> None:
     def build() -> tuple[nn.Module, Batch]:
         torch.manual_seed(0)
-        return nn.Sequential(*(Attends() for _ in range(5))).cuda(), {"input": torch.randn(256, 64).cuda()}
+        return nn.Sequential(*(around(feed_forward(64), attends) for _ in range(5))).cuda(), {
+            "input": torch.randn(256, 64).cuda()
+        }
 
     LOCAL.scale = 0.5
     try:

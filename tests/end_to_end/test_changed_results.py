@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from autockpt.solvers import simulate
 from tests.doors import find_candidates, install, segments_of
 from tests.frames.comparing import steps
 from tests.fuzz.units import without_host
+from tests.toys.chains import InTurn
+from tests.toys.told import Told, around, with_linear
 
 WIDTH, ROWS = 16, 512
 
@@ -22,68 +25,49 @@ SCALAR_BYTES = 4
 """The loss, which the caller holds or not."""
 
 
-class Both(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.one(x), self.other(x)
+def both() -> nn.Module:
+    one, other = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+    return Told(lambda own, x: (own.one(x), own.other(x)), one=one, other=other)
 
 
-class CallOfTwo(nn.Module):
+def call_of_two(own: Told, x: Tensor) -> Any:
     """A call returns two results, of which one is handed on and the other read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.both, self.up = Both(), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        one, other = self.both(x)
-        return one, torch.tanh(self.up(other.sin().sin()))
+    one, other = own.both(x)
+    return one, torch.tanh(own.linear(other.sin().sin()))
 
 
-class FunctionOfTwo(nn.Module):
+def function_of_two(own: Told, x: Tensor) -> Any:
     """So does a torch function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.up = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        values, places = torch.sort(self.inner(x), dim=-1)
-        return values, torch.tanh(self.up((places.float() / WIDTH).sin().sin()))
+    values, places = torch.sort(own.inner(x), dim=-1)
+    return values, torch.tanh(own.linear((places.float() / WIDTH).sin().sin()))
 
 
-class Read(nn.Module):
+def read(own: Told, x: Tensor) -> Any:
     """What is handed on is read inside, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = self.inner(x)
-        return y, self.outer(torch.cat([y, y, y, y], -1).sin())
+    y = own.linear(x)
+    return y, own.outer(torch.cat([y, y, y, y], -1).sin())
 
 
-class Model(nn.Module):
+BLOCKS: dict[str, Callable[[], nn.Module]] = {
+    "CallOfTwo": lambda: with_linear(call_of_two, WIDTH, both=both()),
+    "FunctionOfTwo": lambda: with_linear(function_of_two, WIDTH, inner=nn.Linear(WIDTH, WIDTH)),
+    "Read": lambda: with_linear(read, WIDTH, outer=nn.Linear(4 * WIDTH, WIDTH)),
+}
+
+
+def changing(block: Callable[[], nn.Module], changed: Callable[[int], bool]) -> nn.Module:
     """Changes the first results of some of its blocks, which are alike but for that."""
+    torch.manual_seed(0)
 
-    def __init__(self, block: Callable[[], nn.Module], changed: Callable[[int], bool]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks, self.changed = nn.ModuleList(block() for _ in range(4)), changed
+    def run(number: int, block: nn.Module, x: Tensor) -> Any:
+        one, other = block(x)
+        if changed(number):
+            one += other
+        else:
+            one = one + other
+        return one.relu()
 
-    def forward(self, x: Tensor) -> Tensor:
-        for number, block in enumerate(self.blocks):
-            one, other = block(x)
-            if self.changed(number):
-                one += other
-            else:
-                one = one + other
-            x = one.relu()
-        return x
+    return InTurn((block() for _ in range(4)), run)
 
 
 def first(number: int) -> bool:
@@ -99,10 +83,10 @@ def every(number: int) -> bool:
 
 
 @pytest.mark.parametrize("changed", [first, later, every])
-@pytest.mark.parametrize("block", [CallOfTwo, FunctionOfTwo, Read])
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_every_candidate_is_exact(block: Callable[[], nn.Module], changed: Callable[[int], bool]) -> None:
     """Kept units handed out results that had been changed, and calls that are alike were all taken for the first."""
-    model, batch = Model(block, changed), torch.randn(ROWS, WIDTH)
+    model, batch = changing(block, changed), torch.randn(ROWS, WIDTH)
     candidates = find_candidates(without_host(autockpt.profile(model, batch), dice=0))
     expected = steps(copy.deepcopy(model), lambda model: model(batch).square().mean())
     kept = 0
@@ -115,30 +99,24 @@ def test_every_candidate_is_exact(block: Callable[[], nn.Module], changed: Calla
     assert kept
 
 
-class Accumulates(nn.Module):
+def accumulates() -> nn.Module:
     """Adds to what its parts return in place, the last of which saves more than it is given."""
+    body, other = (nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.BatchNorm1d(WIDTH)) for _ in range(2))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.other = self.part(), self.part()
-
-    @staticmethod
-    def part() -> nn.Module:
-        return nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.BatchNorm1d(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.body(x)
+    def adds(own: Told, x: Tensor) -> Any:
+        y = own.body(x)
         y += x
-        z = self.other(y.relu())
+        z = own.other(y.relu())
         z += y
-        out: Tensor = z.relu()
-        return out
+        return z.relu()
+
+    return Told(adds, body=body, other=other)
 
 
 def test_what_changes_after_a_run_is_not_held_and_need_not_be_made_again() -> None:
     """A norm whose result was added to ran in every replay: what it saves for itself could not be kept without it."""
     torch.manual_seed(0)
-    model, batch = nn.Sequential(*(Accumulates() for _ in range(3))), torch.randn(ROWS, WIDTH)
+    model, batch = nn.Sequential(*(accumulates() for _ in range(3))), torch.randn(ROWS, WIDTH)
     profile = without_host(autockpt.profile(model, batch), dice=0)
     candidates = find_candidates(profile)
     norms = {f"{block}.{part}.1#0/batch_norm#0" for block in range(3) for part in ("body", "other")}
@@ -152,32 +130,17 @@ def test_what_changes_after_a_run_is_not_held_and_need_not_be_made_again() -> No
         assert expected.differences(steps(planned, lambda model: model(batch).square().mean())) == []
 
 
-class Unread(nn.Module):
+def unread(own: Told, x: Tensor) -> Tensor:
     """Adds a result that nothing saves to what it makes of the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.both, self.outer = Both(), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        one, other = self.both(x)
-        return torch.tanh(self.outer(other.sin().sin().sin()) + one)
-
-
-class Loss(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks = nn.Sequential(*(Unread() for _ in range(6)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        loss: Tensor = self.blocks(x).square().mean()
-        return loss
+    one, other = own.both(x)
+    return torch.tanh(own.linear(other.sin().sin().sin()) + one)
 
 
 def test_results_that_a_kept_unit_returns_are_held_whether_or_not_they_are_read() -> None:
     """Budgets were exceeded by them."""
-    model, batch = Loss(), torch.randn(ROWS, WIDTH)
+    torch.manual_seed(0)
+    blocks = nn.Sequential(*(with_linear(unread, WIDTH, both=both()) for _ in range(6)))
+    model, batch = around(blocks, lambda blocks, x: blocks(x).square().mean()), torch.randn(ROWS, WIDTH)
     profile = without_host(autockpt.profile(model, batch), dice=0)
     candidates = find_candidates(profile)
     segments = segments_of(candidates, range(len(candidates.replays)))

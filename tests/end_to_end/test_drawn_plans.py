@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from autockpt import Plan, Segment
 from autockpt.solvers import simulate
 from tests.doors import Candidates, find_candidates, find_planned, segments_of
 from tests.end_to_end.reference import Reference, counting_replays, reference
+from tests.toys.chains import through
+from tests.toys.told import Told
 from tests.zoo import ZOO, Case
 
 PREDICTION_TOLERANCE = 0.001
@@ -54,71 +57,49 @@ def test_the_judge_is_right_about_drawn_plans(name: str) -> None:
         check(plain, candidates, drawn(candidates, draw, first=("", "selective", "functions")[number % 3]))
 
 
-class Attention(nn.Module):
+def attends(own: Told, x: torch.Tensor) -> Any:
     """Attention with dropout, which on a CPU keeps noise, and the projections around it.
 
     The storage of the product with the noise is free again when the last projection saves its input.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.projection, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.projection(x).chunk(3, dim=-1)
-        out: torch.Tensor = self.out(nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.2))
-        return out
+    query, key, value = own.projection(x).chunk(3, dim=-1)
+    return own.out(nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.2))
 
 
-class Attentive(nn.Module):
+def attentive() -> nn.Module:
     """A block of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.attention, self.out = nn.LayerNorm(WIDTH), Attention(), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.out(torch.tanh(self.attention(self.norm(x))))
-        return x + out
+    attention = Told(attends, projection=nn.Linear(WIDTH, 3 * WIDTH), out=nn.Linear(WIDTH, WIDTH))
+    return Told(
+        lambda own, x: x + own.out(torch.tanh(own.attention(own.norm(x)))),
+        norm=nn.LayerNorm(WIDTH),
+        attention=attention,
+        out=nn.Linear(WIDTH, WIDTH),
+    )
 
 
 def test_the_judge_is_right_about_a_whole_call_that_is_kept() -> None:
     torch.manual_seed(0)
-    plain = Reference(Case(nn.Sequential(*(Attentive() for _ in range(3))), {"input": torch.randn(4, 64, WIDTH)}))
+    plain = Reference(Case(nn.Sequential(*(attentive() for _ in range(3))), {"input": torch.randn(4, 64, WIDTH)}))
     segment = Segment(calls=("1#0",), keep=("1.attention#0",))
     check(plain, find_planned(plain.profile, Plan(segments=(segment,))), [0])
 
 
-class Scaled(nn.Module):
+def scaled() -> nn.Module:
     """Multiplies by a mask, part of the batch, what its last projection returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = x + self.down(torch.tanh(self.up(self.norm(x)))) * mask
-        return out
-
-
-class Masked(nn.Module):
-    """Some blocks that share a mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Scaled() for _ in range(3))
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x, mask)
-        return x
+    return Told(
+        lambda own, x, mask: x + own.down(torch.tanh(own.up(own.norm(x)))) * mask,
+        norm=nn.LayerNorm(WIDTH),
+        up=nn.Linear(WIDTH, WIDTH),
+        down=nn.Linear(WIDTH, WIDTH),
+    )
 
 
 def test_a_replay_goes_on_to_what_saves_a_part_of_the_batch() -> None:
     """There the last projection is left alone by name: else the replay would run it, and nothing needs its result."""
     torch.manual_seed(0)
     mask = (torch.rand(4, 64, WIDTH) < 0.5).float()
-    plain = Reference(Case(Masked(), {"x": torch.randn(4, 64, WIDTH), "mask": mask}))
+    model = Told(lambda own, x, mask: through(own.blocks, x, mask), blocks=nn.ModuleList(scaled() for _ in range(3)))
+    plain = Reference(Case(model, {"x": torch.randn(4, 64, WIDTH), "mask": mask}))
     down, product = "blocks.1.down#0/linear#0", "blocks.1#0/mul#0"
     for keep, skip in (((), ()), ((down,), ()), ((), (down, product)), (("blocks.1.up#0/linear#0",), (down, product))):
         segment = Segment(calls=("blocks.1#0",), keep=keep, skip=skip)

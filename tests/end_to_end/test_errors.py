@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,23 +11,22 @@ import torch
 
 import autockpt
 from autockpt import Infeasible, PinError, Plan
+from tests.toys.told import Told
 
 BATCH = torch.randn(256, 64)
 
 
-class Block(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn, self.mlp = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+def computes(own: Told, x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(own.mlp(torch.tanh(own.attn(x))))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = torch.nn.functional.gelu(self.mlp(torch.tanh(self.attn(x))))
-        return hidden
+
+def block(act: Callable[[Told, torch.Tensor], torch.Tensor] = computes) -> Told:
+    return Told(act, attn=torch.nn.Linear(64, 64), mlp=torch.nn.Linear(64, 64))
 
 
 def model() -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch.nn.Sequential(*(Block() for _ in range(4)))
+    return torch.nn.Sequential(*(block() for _ in range(4)))
 
 
 def frames(error: BaseException) -> list[str]:
@@ -83,23 +83,21 @@ def test_all_frames_stay_for_whoever_looks_for_a_fault(monkeypatch: pytest.Monke
 
 
 def test_a_models_own_error_stays_attached_with_its_frames() -> None:
-    class Broken(Block):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise KeyError("mine")
+    def broken(own: Told, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("mine")
 
     with pytest.raises(autockpt.ProfilingError) as caught:
-        autockpt.profile(Broken(), BATCH)
+        autockpt.profile(block(broken), BATCH)
     assert isinstance(caught.value.__cause__, KeyError)
     assert "forward" in [frame.name for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)]
 
 
 def test_a_forward_of_the_users_that_raises_our_error_keeps_its_frames() -> None:
-    class Asks(Block):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            autockpt.Plan.of([[]])
-            return super().forward(x)
+    def asks(own: Told, x: torch.Tensor) -> torch.Tensor:
+        autockpt.Plan.of([[]])
+        return computes(own, x)
 
-    trained = autockpt.apply(torch.nn.Sequential(Asks(), Block()), "1GB")
+    trained = autockpt.apply(torch.nn.Sequential(block(asks), block()), "1GB")
     with pytest.raises(autockpt.InvalidFile) as caught:
         trained(BATCH)
     assert "forward" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from tests.end_to_end.clocks import retimed
 from tests.end_to_end.reference import reference, timeless
 from tests.fuzz.units import without_host
 from tests.hosts import host
+from tests.toys.told import Told
 from tests.zoo import Case, UNet
 
 PREDICTION_TOLERANCE = 0.001
@@ -62,24 +64,22 @@ def test_a_plan_with_glue_is_exact_and_peaks_as_predicted(tmp_path: Path) -> Non
     assert autockpt.verify(UNet(), plain.case.kwargs, plan=plan).exact
 
 
-class Functional(nn.Module):
+def functional() -> nn.Module:
     """Calls no module: all that it computes are torch functions of its own code, with a list of parameters."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList(torch.randn(64, 64) / 8 for _ in range(8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for weight in self.weights:
+    def act(own: Told, x: Tensor) -> Tensor:
+        for weight in own.weights:
             x = x + F.gelu(F.dropout(F.layer_norm(x, (64,)) @ weight, 0.1))
         return x
+
+    return Told(act, weights=nn.ParameterList(torch.randn(64, 64) / 8 for _ in range(8)))
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_model_that_calls_no_module_keeps_a_budget(wrapped: bool) -> None:
     """It had no candidates: whatever the budget, all was kept."""
     torch.manual_seed(0)
-    model = nn.Sequential(Functional()) if wrapped else Functional()
+    model = nn.Sequential(functional()) if wrapped else functional()
     plain = timeless(Case(model, {"input" if wrapped else "x": torch.randn(512, 64)}))
     budget_bytes = int(0.5 * plain.plain_peak_bytes)
     plan = autockpt.solve(plain.profile, budget_bytes)
@@ -91,7 +91,7 @@ def test_a_model_that_calls_no_module_keeps_a_budget(wrapped: bool) -> None:
 
 
 def test_glue_left_alone_inside_a_segment_costs_the_mode_that_watches_its_caller() -> None:
-    recorded = autockpt.profile(nn.Sequential(Functional()), torch.randn(512, 64))
+    recorded = autockpt.profile(nn.Sequential(functional()), torch.randn(512, 64))
     profile = without_host(recorded, dice=0)
     candidates = find_candidates(profile)
     segments = segments_of(candidates, range(len(candidates.replays)))
@@ -106,7 +106,7 @@ def test_glue_left_alone_inside_a_segment_costs_the_mode_that_watches_its_caller
 
 
 def test_glue_in_which_a_replay_ends_before_it_runs_costs_nothing() -> None:
-    recorded = autockpt.profile(Functional(), torch.randn(512, 64))
+    recorded = autockpt.profile(functional(), torch.randn(512, 64))
     profile = retimed(without_host(recorded, dice=0), [1e-3] * len(recorded.functions))
     names = ["layer_norm", "matmul", "dropout"]
     for stop, seconds in ((1, 1e-3), (2, 1e-3), (3, 3e-3)):  # the product saves its factors, and does not run
@@ -114,34 +114,24 @@ def test_glue_in_which_a_replay_ends_before_it_runs_costs_nothing() -> None:
         assert find_planned(profile, plan).problem.candidates[0].recompute_seconds == pytest.approx(seconds)
 
 
-class Odd(nn.Module):
+def odd(own: Told, x: Tensor) -> Any:
     """Calls functions between blocks that must not run again by themselves, and one that may."""
-
-    mean: Tensor
-    variance: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Tanh(), nn.Linear(64, 64)) for _ in range(4))
-        self.register_buffer("mean", torch.zeros(64))
-        self.register_buffer("variance", torch.ones(64))
-        self.generator = torch.Generator()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.batch_norm(self.blocks[0](x), self.mean, self.variance, training=True)
-        x = self.blocks[1](x)
-        with torch.no_grad():
-            scale = x.sigmoid()
-        x = self.blocks[2](x * scale)
-        noise = torch.empty_like(x).normal_(generator=self.generator)
-        x = F.rrelu(x + noise, training=True)
-        x = self.blocks[3](F.silu(x))
-        out: Tensor = x.mul_(2).exp()
-        return out
+    x = F.batch_norm(own.blocks[0](x), own.mean, own.variance, training=True)
+    x = own.blocks[1](x)
+    with torch.no_grad():
+        scale = x.sigmoid()
+    x = own.blocks[2](x * scale)
+    noise = torch.empty_like(x).normal_(generator=own.generator)
+    x = F.rrelu(x + noise, training=True)
+    x = own.blocks[3](F.silu(x))
+    return x.mul_(2).exp()
 
 
 def test_functions_that_cannot_run_again_by_themselves_are_told() -> None:
-    profile = autockpt.profile(Odd(), torch.randn(32, 64))
+    blocks = nn.ModuleList(nn.Sequential(nn.Tanh(), nn.Linear(64, 64)) for _ in range(4))
+    statistics = {"mean": torch.zeros(64), "variance": torch.ones(64)}
+    model = Told(odd, blocks=blocks, **statistics, generator=torch.Generator())
+    profile = autockpt.profile(model, torch.randn(32, 64))
     functions, against = profile.functions, profile.refused("function")
     said = {
         functions.key(f): against.get(f, "") for f, call in enumerate(functions.call) if profile.calls[call].key == "#0"

@@ -9,37 +9,23 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 import autockpt
+from tests.toys.chains import through
+from tests.toys.told import Told
 
 
-class Handed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(64) * 0.1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(x * self.weight) + self.weight
-
-
-class Takes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.widen, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
-
-    def forward(self, x: Tensor, handed: nn.Module) -> Tensor:
-        out: Tensor = x + self.narrow(gelu(self.widen(handed(x))))
-        return out
-
-
-class Hands(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.handed = Handed()
-        self.layers = nn.ModuleList(Takes() for _ in range(5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x, self.handed)
-        return x
+def hands() -> nn.Module:
+    """Hands one of its modules, which has a weight, to each of its blocks."""
+    handed = Told(lambda own, x: torch.tanh(x * own.weight) + own.weight, weight=nn.Parameter(torch.randn(64) * 0.1))
+    blocks = (
+        Told(
+            lambda own, x, handed: x + own.narrow(gelu(own.widen(handed(x)))),
+            widen=nn.Linear(64, 256),
+            narrow=nn.Linear(256, 64),
+        )
+        for _ in range(5)
+    )
+    layers = nn.ModuleList(blocks)
+    return Told(lambda own, x: through(own.layers, x, own.handed), handed=handed, layers=layers)
 
 
 def gradients(model: nn.Module, batch: Tensor) -> list[Tensor | None]:
@@ -51,7 +37,7 @@ def gradients(model: nn.Module, batch: Tensor) -> list[Tensor | None]:
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.4])
 def test_a_plan_for_blocks_that_are_handed_a_module_can_be_applied(share: float) -> None:
     torch.manual_seed(0)
-    model, batch = Hands(), torch.randn(512, 64)
+    model, batch = hands(), torch.randn(512, 64)
     plain = gradients(model, batch)
     profile = autockpt.profile(model, (batch,), loss=lambda out: out.square().mean())
     functions = profile.functions

@@ -5,26 +5,22 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import autockpt
 from autockpt import Plan, Segment
 from tests.doors import find_planned
 from tests.end_to_end.clocks import retimed
-from tests.end_to_end.test_selective import ROWS, WIDTH, Body
+from tests.end_to_end.test_selective import ROWS, WIDTH
 from tests.hosts import IDLE_HOST, host
+from tests.toys.chains import Residual
+from tests.toys.told import Told
 
 
-class OwnFunctions(nn.Module):
+def own_functions() -> nn.Module:
     """Calls two functions and two children in its own code."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(nn.functional.gelu(self.up(x)).tanh())
-        return out
+    up, down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    return Told(lambda own, x: own.down(nn.functional.gelu(own.up(x)).tanh()), up=up, down=down)
 
 
 LINEAR, GELU = "1.up#0/linear#0", "1#0/gelu#0"
@@ -32,7 +28,7 @@ LINEAR, GELU = "1.up#0/linear#0", "1#0/gelu#0"
 
 @pytest.mark.parametrize(("units", "seen"), [((LINEAR,), 2), ((GELU,), 5), ((LINEAR, GELU), 7)])
 def test_what_units_cost_the_host(units: tuple[str, ...], seen: int) -> None:
-    model, batch = nn.Sequential(*(OwnFunctions() for _ in range(3))), torch.randn(ROWS, WIDTH)
+    model, batch = nn.Sequential(*(own_functions() for _ in range(3))), torch.randn(ROWS, WIDTH)
     profile = autockpt.profile(model, batch)
     plan = Plan(segments=(Segment(calls=("1#0",), keep=units),))
 
@@ -49,7 +45,7 @@ def test_what_units_cost_the_host(units: tuple[str, ...], seen: int) -> None:
 
 def test_python_between_functions_is_paid_up_to_the_one_in_which_the_replay_ends() -> None:
     """That one saves its argument and does not run. It was counted, so that nothing was left for what is between."""
-    recorded = autockpt.profile(nn.Sequential(*(Body() for _ in range(3))), torch.randn(ROWS, WIDTH))
+    recorded = autockpt.profile(nn.Sequential(*(Residual(WIDTH) for _ in range(3))), torch.randn(ROWS, WIDTH))
     between, inside = 1e-3, 4e-3
     profile = retimed(recorded, [between + inside] * len(recorded.functions))
     functions = msgspec.structs.replace(profile.functions, seconds=(inside,) * len(recorded.functions))

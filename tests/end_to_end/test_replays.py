@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
+from tests.toys.told import Told, with_linear
 
 BATCH = torch.randn(512, 64)
 
@@ -32,41 +34,33 @@ def predicted_and_measured(model: nn.Module, calls: Any) -> tuple[int, int]:
     return plan.timeline(recorded).peak_bytes - recorded.static.total_bytes, measured
 
 
-class Unused(nn.Module):
+def unused(own: Told, x: Tensor) -> Tensor:
     """Computes what nobody uses, such as the last state of a recurrence: that part of the graph dies in forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        unused = y = self.linear(x)
-        for _ in range(4):
-            unused = torch.exp(0.5 * unused)
-        return x + torch.tanh(y)
+    nowhere = y = own.linear(x)
+    for _ in range(4):
+        nowhere = torch.exp(0.5 * nowhere)
+    return x + torch.tanh(y)
 
 
 @pytest.mark.parametrize("calls", [["1"], ["2"], [["1", "2"]], ["0", "1", "2"]], ids=str)
 def test_a_part_of_the_graph_that_dies_in_forward(calls: Any) -> None:
     """What it let go of shifted the clock of the real step, so that lifetimes were guessed; and a replay has it too."""
-    model = nn.Sequential(*(Unused() for _ in range(3)), nn.Linear(64, 1))
+    model = nn.Sequential(*(with_linear(unused, 64) for _ in range(3)), nn.Linear(64, 1))
     predicted, measured = predicted_and_measured(model, calls)
     assert measured <= predicted * 1.005
     assert predicted <= measured * 1.1
 
 
-class Viewing(nn.Module):
+def viewing() -> nn.Module:
     """Gives a call a view of what another returned, which that call saved itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.tanh = nn.Linear(64, 64), nn.Tanh()
-        self.second, self.gelu, self.last = nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.tanh(self.first(x))
-        out: Tensor = self.last(self.gelu(self.second(hidden.view(-1, 32))))
-        return out
+    return Told(
+        lambda own, x: own.last(own.gelu(own.second(own.tanh(own.first(x)).view(-1, 32)))),
+        first=nn.Linear(64, 64),
+        tanh=nn.Tanh(),
+        second=nn.Linear(32, 64),
+        gelu=nn.GELU(),
+        last=nn.Linear(64, 1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,56 +70,46 @@ class Viewing(nn.Module):
 )
 def test_what_the_callers_code_hands_on_is_held_beside_what_the_replay_makes(calls: Any) -> None:
     """The replay's own was not counted: peaks were too low by it."""
-    predicted, measured = predicted_and_measured(Viewing(), calls)
+    predicted, measured = predicted_and_measured(viewing(), calls)
     assert predicted == measured
 
 
-class Sides(nn.Module):
+def sides(own: Told, x: Tensor) -> Any:
     """Gives a function a result as it is, and detached."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.side, self.main = nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 64), nn.Tanh())
-
-    def forward(self, x: Tensor) -> Tensor:
-        side = self.side(x.detach())
-        out: Tensor = self.main(x) + side.detach() * side
-        return out
+    side = own.side(x.detach())
+    return own.main(x) + side.detach() * side
 
 
 def test_what_comes_to_a_call_in_two_ways_stands_twice() -> None:
     """One is held, and the replay makes the other: candidates were offered whose peak was too low by it."""
-    model = nn.Sequential(nn.Linear(64, 64), Sides(), nn.Linear(64, 1))
+    middle = Told(sides, side=nn.Linear(64, 64), main=nn.Sequential(nn.Linear(64, 64), nn.Tanh()))
+    model = nn.Sequential(nn.Linear(64, 64), middle, nn.Linear(64, 1))
     predicted, measured = predicted_and_measured(model, [["1.side", "1.main", "1#0/mul#0"]])
     assert predicted == measured
 
 
-class Slicing(nn.Module):
+WAYS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    "sliced": lambda own, hidden, part: own.gelu(part),
+    "sliced and relayed": lambda own, hidden, part: own.gelu(own.relay(part)),
+    "as it is, then sliced": lambda own, hidden, part: own.gelu(hidden)[:-2] + own.gelu(part),
+    "sliced, then as it is": lambda own, hidden, part: own.gelu(part) + own.gelu(hidden)[:-2],
+    "two slices at once": lambda own, hidden, part: part * hidden[2:],
+    "as it is and viewed at once": lambda own, hidden, part: hidden * hidden.view_as(hidden),
+}
+
+
+def slicing(maker: nn.Module, way: str) -> nn.Module:
     """Hands on a result in its own way to modules that save what they are given."""
 
-    def __init__(self, maker: nn.Module, way: str) -> None:
-        super().__init__()
-        self.first, self.maker, self.way, self.relay = nn.Linear(64, 64), maker, way, nn.Identity()
-        self.gelu, self.last = nn.GELU(), nn.Linear(64, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.maker(self.first(x))
+    def act(own: Told, x: Tensor) -> Any:
+        hidden = own.maker(own.first(x))
         part = hidden[:-2]
-        if self.way == "sliced":
-            hidden = self.gelu(part)
-        elif self.way == "sliced and relayed":
-            hidden = self.gelu(self.relay(part))
-        elif self.way == "as it is, then sliced":
-            hidden = self.gelu(hidden)[:-2] + self.gelu(part)
-        elif self.way == "sliced, then as it is":
-            hidden = self.gelu(part) + self.gelu(hidden)[:-2]
-        elif self.way == "two slices at once":
-            hidden = part * hidden[2:]
-        elif self.way == "as it is and viewed at once":
-            hidden = hidden * hidden.view_as(hidden)
+        hidden = WAYS[way](own, hidden, part)
         del part
-        out: Tensor = self.last(self.gelu(hidden))
-        return out
+        return own.last(own.gelu(hidden))
+
+    parts = {"first": nn.Linear(64, 64), "maker": maker, "relay": nn.Identity()}
+    return Told(act, **parts, gelu=nn.GELU(), last=nn.Linear(64, 1))
 
 
 @pytest.mark.parametrize(
@@ -144,21 +128,19 @@ def test_a_save_of_what_is_held_is_none_of_what_the_replay_makes(way: str, betwe
     """Both were counted until the last of the saves was released: peaks were foretold too high by it."""
     last = f"gelu#{sum(key.startswith('gelu') for key in between)}"
     for calls in (["maker#0", *between], ["maker#0", *between, last]):
-        predicted, measured = predicted_and_measured(Slicing(maker(), way), [calls])
+        predicted, measured = predicted_and_measured(slicing(maker(), way), [calls])
         assert predicted == measured
 
 
-class Spread(nn.Module):
+def spreads(own: Told, x: Tensor) -> Tensor:
     """Makes much of its argument before it saves that, and nothing else."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.repeat(1, 16).neg()
-        return wide.view(len(x), 16, -1).sum(1) + x.sin()
+    wide = x.repeat(1, 16).neg()
+    return wide.view(len(x), 16, -1).sum(1) + x.sin()
 
 
 def test_a_segment_that_frees_nothing_is_judged_as_well() -> None:
     """A plan written by hand may have one. Its replay was left out of the prediction."""
-    layers = nn.Linear(64, 64), Spread(), nn.Linear(64, 1)
+    layers = nn.Linear(64, 64), Told(spreads), nn.Linear(64, 1)
     (plain, _), (predicted, measured) = (
         predicted_and_measured(nn.Sequential(*copy.deepcopy(layers)), calls) for calls in ([], ["1"])
     )

@@ -4,178 +4,133 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 import autockpt
 from autockpt import Plan, Segment
 from tests.doors import Candidates, ProfileIndex, find_candidates, install, plan_page, segments_of, state_flow
 from tests.frames.comparing import steps
 from tests.fuzz.units import without_host
+from tests.toys.chains import Residual
+from tests.toys.told import Told
 
 WIDTH = 16
 ROWS = 2048
 """So many that operators take longer than the host: otherwise no unit is worth keeping."""
 
 
-class Body(nn.Module):
-    """Enough units that a menu has something to choose from."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down, self.norm = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH), nn.LayerNorm(WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.down(nn.functional.gelu(self.up(self.norm(x))))
-        return out
-
-
-class FillsList(nn.Module):
+def fills_list() -> nn.Module:
     """Hands a list to a part that fills it, and reads it afterwards."""
 
-    class Filling(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = Body()
+    def filling(own: Told, x: Tensor, found: list[Tensor]) -> Any:
+        out = own.body(x)
+        found.append(out.tanh())
+        return out
 
-        def forward(self, x: Tensor, found: list[Tensor]) -> Tensor:
-            out: Tensor = self.body(x)
-            found.append(out.tanh())
-            return out
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.filling, self.body = self.Filling(), Body()
-
-    def forward(self, x: Tensor) -> Tensor:
+    def act(own: Told, x: Tensor) -> Any:
         found: list[Tensor] = []
-        x = self.filling(x, found)
-        out: Tensor = self.body(x) * torch.stack(found).sigmoid().sum(0)
-        return out.tanh()
+        x = own.filling(x, found)
+        return (own.body(x) * torch.stack(found).sigmoid().sum(0)).tanh()
+
+    return Told(act, filling=Told(filling, body=Residual(WIDTH)), body=Residual(WIDTH))
 
 
-class FillsCache(nn.Module):
+def fills_cache() -> nn.Module:
     """Keeps what a part computed in an attribute of it."""
 
-    class Caching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = Body()
-            self.cache: list[Tensor] = []
+    def caching(own: Told, x: Tensor) -> Any:
+        own.cache.append(own.body(x).tanh())
+        return own.cache[-1].sin()
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.cache.append(self.body(x).tanh())
-            return self.cache[-1].sin()
+    def act(own: Told, x: Tensor) -> Any:
+        x = own.caching(x)
+        return own.body(x) * own.caching.cache.pop().sigmoid()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.caching, self.body = self.Caching(), Body()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.caching(x)
-        out: Tensor = self.body(x) * self.caching.cache.pop().sigmoid()
-        return out
+    return Told(act, caching=Told(caching, body=Residual(WIDTH), cache=[]), body=Residual(WIDTH))
 
 
-class Averages(nn.Module):
+def averages() -> nn.Module:
     """Reads a buffer that a part has just changed."""
 
-    class Averaging(nn.Module):
-        mean: Tensor
+    def averaging(own: Told, x: Tensor) -> Any:
+        own.mean.mul_(0.9).add_(x.detach().mean(0))
+        return own.body(x)
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = Body()
-            self.register_buffer("mean", torch.zeros(WIDTH))
+    def act(own: Told, x: Tensor) -> Any:
+        x = own.averaging(x)
+        return (own.body(x) * own.averaging.mean.exp()).tanh()
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.mean.mul_(0.9).add_(x.detach().mean(0))
-            out: Tensor = self.body(x)
-            return out
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.averaging, self.body = self.Averaging(), Body()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.averaging(x)
-        out: Tensor = self.body(x) * self.averaging.mean.exp()
-        return out.tanh()
+    return Told(act, averaging=Told(averaging, body=Residual(WIDTH), mean=torch.zeros(WIDTH)), body=Residual(WIDTH))
 
 
-class Normalises(nn.Module):
+def normalises() -> nn.Module:
     """Statistics that only their norm uses, others whose weight follows from their own counter, and shared ones."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.own, self.shared = Body(), nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH)
-        self.counts = nn.BatchNorm1d(WIDTH, momentum=None)
-        self.scale = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))
+    def act(own: Told, x: Tensor) -> Tensor:
+        x = nn.functional.gelu(own.own(own.body(x)))
+        x = nn.functional.gelu(own.counts(own.scale(x)))
+        return torch.tanh(own.shared(torch.tanh(own.shared(x))))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.gelu(self.own(self.body(x)))
-        x = nn.functional.gelu(self.counts(self.scale(x)))
-        out: Tensor = self.shared(torch.tanh(self.shared(x)))
-        return torch.tanh(out)
+    norms = {
+        "own": nn.BatchNorm1d(WIDTH),
+        "shared": nn.BatchNorm1d(WIDTH),
+        "counts": nn.BatchNorm1d(WIDTH, momentum=None),
+    }
+    return Told(act, body=Residual(WIDTH), **norms, scale=parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)))
 
 
-class Branches(nn.Module):
+def of_two(act: Callable[..., Any], **parts: nn.Module) -> nn.Module:
+    return Told(act, body=Residual(WIDTH), other=Residual(WIDTH), **parts)
+
+
+def branches() -> nn.Module:
     """Reads values in Python, and goes on accordingly."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.other = Body(), Body()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.body(x)
+    def act(own: Told, x: Tensor) -> Any:
+        y = own.body(x)
         scale = 2.0 if y.mean() > 0.0 else 0.5
-        out: Tensor = self.other(y * scale / float(y.detach().abs().max().item()))
-        return out.tanh()
+        return own.other(y * scale / float(y.detach().abs().max().item())).tanh()
+
+    return of_two(act)
 
 
-class InPlace(nn.Module):
+def in_place() -> nn.Module:
     """Changes results in place, also those of parts."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.other, self.relu = Body(), Body(), nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.other(self.relu(self.body(x)).sin()).mul_(0.5)
+    def act(own: Told, x: Tensor) -> Any:
+        y = own.other(own.relu(own.body(x)).sin()).mul_(0.5)
         y += x
-        out: Tensor = self.relu(y - 0.1).tanh()
-        return out
+        return own.relu(y - 0.1).tanh()
+
+    return of_two(act, relu=nn.ReLU(inplace=True))
 
 
-class Random(nn.Module):
+def random() -> nn.Module:
     """Draws in units and between them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.other, self.dropout = Body(), Body(), nn.Dropout(0.3)
+    def act(own: Told, x: Tensor) -> Any:
+        y = own.dropout(own.body(x)) * torch.rand_like(x)
+        return own.dropout(own.other(y)).tanh() + torch.randn_like(y)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.dropout(self.body(x)) * torch.rand_like(x)
-        out: Tensor = self.dropout(self.other(y)).tanh() + torch.randn_like(y)
-        return out
+    return of_two(act, dropout=nn.Dropout(0.3))
 
 
-class Picks(nn.Module):
+def picks() -> nn.Module:
     """Takes one of its weights by a number that a tensor tells: a view, for which that tensor's value is needed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.weights = Body(), nn.Parameter(torch.randn(4, WIDTH, WIDTH) / 4)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def act(own: Told, x: Tensor) -> Any:
         with torch.no_grad():
             number = x.mean(0)[:4].argmax()
-        out: Tensor = self.body(nn.functional.linear(x, self.weights[number]).tanh())
-        return out.tanh()
+        return own.body(nn.functional.linear(x, own.weights[number]).tanh()).tanh()
+
+    return Told(act, body=Residual(WIDTH), weights=nn.Parameter(torch.randn(4, WIDTH, WIDTH) / 4))
 
 
 def selective(candidates: Candidates) -> list[int]:
@@ -184,7 +139,7 @@ def selective(candidates: Candidates) -> list[int]:
 
 @pytest.mark.parametrize(
     "block",
-    [FillsList, FillsCache, Averages, Normalises, Branches, InPlace, Random, Picks],
+    [fills_list, fills_cache, averages, normalises, branches, in_place, random, picks],
     ids=lambda b: b.__name__,
 )
 def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
@@ -198,7 +153,7 @@ def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
 
     candidates = find_candidates(without_host(autockpt.profile(model, batch), dice=0))
     offered = selective(candidates)
-    assert offered or block is FillsCache  # which is refused as a whole
+    assert offered or block is fills_cache  # which is refused as a whole
     expected = steps(copy.deepcopy(model), run)
     assert all(loss.isfinite() for loss in expected.of("loss").values())
     for index in offered:
@@ -218,7 +173,7 @@ def units_of(profile: autockpt.Profile) -> dict[str, bool]:
 @pytest.mark.parametrize("unit", ["own#0", "own#0/batch_norm#0", "counts#0/batch_norm#0"])
 def test_a_norm_is_a_unit_if_nothing_else_uses_its_statistics(unit: str) -> None:
     torch.manual_seed(0)
-    model, batch = nn.Sequential(*(Normalises() for _ in range(2))), torch.randn(64, WIDTH)
+    model, batch = nn.Sequential(*(normalises() for _ in range(2))), torch.randn(64, WIDTH)
     profile = autockpt.profile(model, batch)
     keepable = {name for name, able in units_of(profile).items() if able}
     assert {"0.own#0/batch_norm#0", "0.counts#0/batch_norm#0"} <= keepable
@@ -238,7 +193,7 @@ def test_a_norm_that_counts_its_statistics_as_changed_is_no_unit() -> None:
 
 
 def test_explain_tells_units_and_what_is_decided_about_them() -> None:
-    model = nn.Sequential(Body(), Body(), nn.Linear(WIDTH, 1))
+    model = nn.Sequential(Residual(WIDTH), Residual(WIDTH), nn.Linear(WIDTH, 1))
     profile = autockpt.profile(model, torch.randn(64, WIDTH))
     segment = Segment(calls=("0#0",), keep=("0.norm#0", "0#0/gelu#0"))
     report: Any = plan_page(Plan(segments=(segment,)), profile).document

@@ -23,6 +23,7 @@ from tests.doors import find_candidates, install, multiplies, segments_of
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.frames.comparing import steps
 from tests.remembered import candidates_once
+from tests.toys.told import Told
 
 MODELS = ("gpt2", "t5", "resnet50")
 
@@ -120,34 +121,25 @@ class OwnProduct(torch.autograd.Function):
         return gradients[0] @ weight.t(), x.t() @ gradients[0]
 
 
-class Tail(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(torch.sigmoid(x)).exp()
-
-
-class Product(nn.Module):
+def block(kind: str) -> nn.Module:
     """A block whose product may be one that cannot be kept, with a part in which nothing multiplies."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.weight, self.norm, self.tail = nn.Parameter(torch.randn(32, 32)), nn.LayerNorm(32), Tail()
-        self.kind = kind
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.kind == "custom":
-            product: torch.Tensor = OwnProduct.apply(self.norm(x), self.weight)  # type: ignore[no-untyped-call]
+    def act(own: Told, x: torch.Tensor) -> Any:
+        if kind == "custom":
+            product: torch.Tensor = OwnProduct.apply(own.norm(x), own.weight)  # type: ignore[no-untyped-call]
         else:
-            product = torch.einsum("bi,ij->bj", self.norm(x), self.weight)
-        product = product.relu_() if self.kind == "in-place" else product.relu()
-        out: torch.Tensor = self.tail(product) * x
-        return out
+            product = torch.einsum("bi,ij->bj", own.norm(x), own.weight)
+        return own.tail(product.relu_() if kind == "in-place" else product.relu()) * x
+
+    tail = Told(lambda own, x: torch.tanh(torch.sigmoid(x)).exp())
+    return Told(act, weight=nn.Parameter(torch.randn(32, 32)), norm=nn.LayerNorm(32), tail=tail)
 
 
 @pytest.mark.parametrize("kind", ["einsum", "in-place", "custom"])
 def test_a_product_is_told_by_its_operators_and_never_runs_again(kind: str) -> None:
     """Of a block with one that cannot be kept only parts are recomputed, without it."""
     torch.manual_seed(0)
-    model, batch = nn.Sequential(*(Product(kind) for _ in range(4))), torch.randn(256, 32)
+    model, batch = nn.Sequential(*(block(kind) for _ in range(4))), torch.randn(256, 32)
     profile = autockpt.profile(model, batch)
     candidates = find_candidates(profile)
     *_, marked = speed(Judge(candidates.problem))
@@ -171,7 +163,7 @@ def test_a_product_is_told_by_its_operators_and_never_runs_again(kind: str) -> N
 
 def test_calls_that_multiply_outside_any_function_are_left_out() -> None:
     torch.manual_seed(0)
-    profile = autockpt.profile(nn.Sequential(*(Product("einsum") for _ in range(4))), torch.randn(256, 32))
+    profile = autockpt.profile(nn.Sequential(*(block("einsum") for _ in range(4))), torch.randn(256, 32))
     ops = profile.ops
     outside = tuple(-1 if multiplies(name) else f for f, name in zip(ops.function, ops.name, strict=True))
     assert -1 in outside

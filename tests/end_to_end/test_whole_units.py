@@ -18,43 +18,32 @@ from tests.end_to_end.reference import reference
 from tests.end_to_end.test_budgets import PREDICTION_TOLERANCE
 from tests.frames.comparing import steps
 from tests.hosts import host
+from tests.toys.told import Told
 
 WIDTH, ROWS = 8, 32
 
 
-class Mlp(nn.Module):
-    """Three functions; `leaves` may do something more with what they make."""
-
-    def __init__(
-        self, leaves: Callable[[Mlp, Tensor, Tensor, list[Tensor]], Any] = lambda mlp, up, out, given: out
-    ) -> None:
-        super().__init__()
-        self.up, self.down, self.leaves = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH), leaves
-        self.last: Any = None
-        self.found: list[Tensor] = []
-        self.runs = 0
-
-    def forward(self, x: Tensor, given: list[Tensor]) -> Any:
-        up = nn.functional.gelu(self.up(x))
-        return self.leaves(self, up, self.down(up), given)
+Leaves = Callable[[Told, Tensor, Tensor, list[Tensor]], Any]
 
 
-class Block(nn.Module):
-    """Has another function before its part, and some after it that read its result."""
+def block(leaves: Leaves = lambda mlp, up, out, given: out) -> nn.Module:
+    """Three functions, of whose results `leaves` may do something more, between another and some that read them."""
 
-    def __init__(self, *leaves: Any) -> None:
-        super().__init__()
-        self.mlp = Mlp(*leaves)
+    def feeds(mlp: Told, x: Tensor, given: list[Tensor]) -> Any:
+        up = nn.functional.gelu(mlp.up(x))
+        return leaves(mlp, up, mlp.down(up), given)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def act(own: Told, x: Tensor) -> Any:
         given: list[Tensor] = []
-        made = self.mlp(x.tanh(), given)
+        made = own.mlp(x.tanh(), given)
         out = made.out if isinstance(made, Box) else made
-        for each in (*given, *self.mlp.found):
+        for each in (*given, *own.mlp.found):
             out = out + each.sum()
-        self.mlp.found.clear()
-        inner: Tensor = (out * 2).sigmoid().tanh()
-        return inner
+        own.mlp.found.clear()
+        return (out * 2).sigmoid().tanh()
+
+    up, down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+    return Told(act, mlp=Told(feeds, up=up, down=down, last=None, found=[], runs=0))
 
 
 class Box:
@@ -66,7 +55,7 @@ class Box:
 
 def stack(*leaves: Any) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(*(Block(*leaves) for _ in range(3)))
+    return nn.Sequential(*(block(*leaves) for _ in range(3)))
 
 
 def batch() -> Tensor:
@@ -117,27 +106,27 @@ def test_only_functions_are_looked_for_by_a_mode() -> None:
     assert seconds(functions, mode_seconds=1.0) - seconds(functions) >= 3
 
 
-def stores_its_result(mlp: Mlp, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
+def stores_its_result(mlp: Told, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
     mlp.last = out.detach()
     return out
 
 
-def stores_another(mlp: Mlp, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
+def stores_another(mlp: Told, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
     mlp.last = up.detach()
     return out
 
 
-def fills_a_list(mlp: Mlp, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
+def fills_a_list(mlp: Told, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
     given.append(out)
     return out
 
 
-def fills_its_own(mlp: Mlp, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
+def fills_its_own(mlp: Told, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
     mlp.found.append(up)
     return out
 
 
-def counts(mlp: Mlp, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
+def counts(mlp: Told, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
     mlp.runs += 1
     return out
 
@@ -145,12 +134,12 @@ def counts(mlp: Mlp, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
 KEPT_ELSEWHERE: list[Tensor] = []
 
 
-def keeps_elsewhere(mlp: Mlp, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
+def keeps_elsewhere(mlp: Told, up: Tensor, out: Tensor, given: list[Tensor]) -> Tensor:
     KEPT_ELSEWHERE[:] = [up.detach()]
     return out
 
 
-def returns_an_object(mlp: Mlp, up: Tensor, out: Tensor, given: list[Tensor]) -> Box:
+def returns_an_object(mlp: Told, up: Tensor, out: Tensor, given: list[Tensor]) -> Box:
     return Box(out)
 
 

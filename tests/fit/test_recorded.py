@@ -9,24 +9,14 @@ import torch
 import autockpt
 from autockpt import Profile
 from tests.doors import Batches, Recipe, carried
+from tests.toys.chains import Residual
 
 WIDTH = 128
 
 
-class Block(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = torch.nn.LayerNorm(WIDTH)
-        self.up, self.down = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
-        return found
-
-
 def record(samples: int, device: str = "rtx4090", *, half: bool = False, autocast: bool = False) -> Profile:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(*(Block() for _ in range(6)))
+    model = torch.nn.Sequential(*(Residual(WIDTH) for _ in range(6)))
     batch = torch.randn(samples, 64, WIDTH)
     if half:
         model, batch = model.bfloat16(), batch.bfloat16()

@@ -51,14 +51,6 @@ def images(model: nn.Module) -> Tensor:
     return loss
 
 
-class WithLinear(nn.Module):
-    """Has one layer; what it does with that is said in `forward` of the classes that tests make of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-
 class Block(nn.Module):
     """Takes a mask by keyword and returns a tuple with a None in it."""
 

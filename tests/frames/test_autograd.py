@@ -16,6 +16,7 @@ from autockpt import Plan, Segment, is_recomputing
 from tests.doors import install
 from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, Tower, batch, mlp, summed
+from tests.toys.told import Told, around, with_linear
 from tests.twin import counting_replays
 
 RUNS = [["0", "1", "2", "3"], ["4", "5", "6"]]
@@ -62,29 +63,20 @@ def test_partial_backward_then_the_rest() -> None:
 
 
 def test_gradients_taken_inside_the_model() -> None:
-    class Energy(nn.Module):
+    def energy_of(own: Told, x: Tensor) -> Any:
         """Returns forces: a gradient taken in the middle of forward, through members that have just run."""
+        x = x.detach().requires_grad_()
+        (inner,) = torch.autograd.grad(own.second(own.first(x).sin()).sum(), x, create_graph=True)
+        return inner + own.force(own.first(x), x)
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, 1))
-            self.force = Force()
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = x.detach().requires_grad_()
-            energy = self.second(self.first(x).sin())
-            (inner,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
-            out: Tensor = inner + self.force(self.first(x), x)
-            return out
-
-    class Force(nn.Module):
-        def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
-            energy = hidden.sin().exp().sum()
-            (inner,) = torch.autograd.grad(energy, x, create_graph=True)
-            return inner.exp()
+    def force(own: Told, hidden: Tensor, x: Tensor) -> Tensor:
+        (inner,) = torch.autograd.grad(hidden.sin().exp().sum(), x, create_graph=True)
+        return inner.exp()
 
     torch.manual_seed(0)
-    assert_same(Energy(), [["first", "second"], ["first#1", "force"]], summed)
+    second = nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, 1))
+    model = Told(energy_of, first=nn.Linear(WIDTH, WIDTH), second=second, force=Told(force))
+    assert_same(model, [["first", "second"], ["first#1", "force"]], summed)
 
 
 def test_a_custom_function_that_reads_its_saved_tensors_twice_and_saves_its_output() -> None:
@@ -102,13 +94,9 @@ def test_a_custom_function_that_reads_its_saved_tensors_twice_and_saves_its_outp
             total: Tensor = gradient * out + 0 * (x - again)
             return total
 
-    class Layer(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = Twice.apply(x.tanh())  # type: ignore[no-untyped-call]
-            return out
-
     torch.manual_seed(0)
-    assert_same(nn.Sequential(nn.Linear(WIDTH, WIDTH), Layer(), Layer(), nn.Linear(WIDTH, 1)), [["1", "2"]], summed)
+    layers = (Told(lambda own, x: Twice.apply(x.tanh())) for _ in range(2))  # type: ignore[no-untyped-call]
+    assert_same(nn.Sequential(nn.Linear(WIDTH, WIDTH), *layers, nn.Linear(WIDTH, 1)), [["1", "2"]], summed)
 
 
 def test_save_on_cpu_around_the_model_takes_the_boundary() -> None:
@@ -128,18 +116,9 @@ def test_save_on_cpu_around_the_model_takes_the_boundary() -> None:
 def test_hooks_that_bring_the_boundary_back_in_another_layout(
     view: Callable[[Tensor], Tensor], keep: tuple[str, ...]
 ) -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(WIDTH, WIDTH)
-            self.block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Softplus(), nn.Linear(WIDTH, WIDTH))
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.block(view(self.first(x)))
-            return out
-
     torch.manual_seed(0)
-    plain, x = Model(), batch(WIDTH, WIDTH)
+    block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Softplus(), nn.Linear(WIDTH, WIDTH))
+    plain, x = with_linear(lambda own, x: own.block(view(own.linear(x))), block=block), batch(WIDTH, WIDTH)
     planned = copy.deepcopy(plain)
     install(planned, Plan(segments=(Segment(calls=("block#0",), keep=keep),)))
     plain(x).square().sum().backward()
@@ -244,14 +223,13 @@ def test_a_weight_changed_before_backward_raises_as_in_a_plain_step() -> None:
 
 
 def test_a_saved_tensor_changed_inside_its_member_raises_as_in_a_plain_step() -> None:
-    class Wrong(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            y = x.exp()
-            z = y.sin()
-            y.add_(1)
-            return z.exp() + y
+    def wrong(own: Told, x: Tensor) -> Tensor:
+        y = x.exp()
+        z = y.sin()
+        y.add_(1)
+        return z.exp() + y
 
-    for model in pair(nn.Sequential(nn.Linear(WIDTH, WIDTH), Wrong()), ["1"]):
+    for model in pair(nn.Sequential(nn.Linear(WIDTH, WIDTH), Told(wrong)), ["1"]):
         with pytest.raises(RuntimeError, match="inplace operation"):
             summed(model).backward()
 
@@ -264,76 +242,47 @@ def test_without_gradients_nothing_is_recorded() -> None:
         assert planned(batch(4, WIDTH)).is_inference()
 
 
-class Inner(nn.Module):
+def inner() -> nn.Module:
     """Uses torch's own checkpoint inside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = checkpoint(self.second, self.first(x).tanh(), use_reentrant=False).sin()
-        return out
+    return with_linear(
+        lambda own, x: checkpoint(own.second, own.linear(x).tanh(), use_reentrant=False).sin(),
+        second=nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)),
+    )
 
 
 def test_torch_checkpoint_inside_a_member() -> None:
     torch.manual_seed(0)
-    assert_same(nn.Sequential(Inner(), Inner(), nn.Linear(WIDTH, 1)), [["0", "1"]], summed)
+    assert_same(nn.Sequential(inner(), inner(), nn.Linear(WIDTH, 1)), [["0", "1"]], summed)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_members_inside_torch_checkpoint_run_plain(reentrant: bool) -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = mlp()
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = checkpoint(self.inner, x.requires_grad_(), use_reentrant=reentrant)
-            return out
-
     plan = [["inner.0", "inner.1", "inner.2", "inner.3"]]
-    assert_same(Outer(), plan, lambda model: summed(model), replays=False)
+    outer = around(mlp(), lambda inner, x: checkpoint(inner, x.requires_grad_(), use_reentrant=reentrant))
+    assert_same(outer, plan, lambda model: summed(model), replays=False)
 
-    def around(model: nn.Module) -> Tensor:
+    def checkpointed(model: nn.Module) -> Tensor:
         out: Tensor = checkpoint(model, batch(4, WIDTH).requires_grad_(), use_reentrant=reentrant).square().sum()
         return out
 
     # A re-entrant checkpoint runs the whole forward in backward, in a call of the root like any other.
-    assert_same(mlp(), RUNS, around, replays=reentrant)
+    assert_same(mlp(), RUNS, checkpointed, replays=reentrant)
 
 
 def test_inside_a_replay_the_code_can_tell() -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[bool] = []
+    def counting(own: Told, x: Tensor) -> Tensor:
+        own.seen.append(is_recomputing())
+        return x.exp()
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.seen.append(is_recomputing())
-            return x.exp()
-
-    counting = Counting()
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), counting, nn.Tanh())
+    noting = Told(counting, seen=[])
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), noting, nn.Tanh())
     install(model, Plan.of([["1", "2"]]))
     summed(model).backward()
-    assert counting.seen == [False, True]
+    assert noting.seen == [False, True]
     assert not is_recomputing()
 
 
 def test_multiple_outputs_of_which_only_one_is_used() -> None:
-    class Split(nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-            return x.exp(), x.sin().exp(), x.cos()
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.split, self.tower = nn.Linear(WIDTH, WIDTH), Split(), Tower(2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            _, second, _ = self.split(self.linear(x))
-            out: Tensor = self.tower(second)
-            return out
-
-    assert_same(Model(), ["split", "tower"], summed)
+    split = Told(lambda own, x: (x.exp(), x.sin().exp(), x.cos()))
+    model = with_linear(lambda own, x: own.tower(own.split(own.linear(x))[1]), split=split, tower=Tower(2))
+    assert_same(model, ["split", "tower"], summed)

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -25,7 +26,9 @@ import autockpt
 from autockpt import Plan, ReplayError, Segment
 from tests.doors import frames_thread, install, torch_private
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, WithLinear, batch, cnn, images, mlp, summed
+from tests.frames.models import WIDTH, batch, cnn, images, mlp, summed
+from tests.toys.chains import Nested
+from tests.toys.told import Told, around, with_linear
 from tests.twin import counting_replays
 
 
@@ -83,20 +86,25 @@ def test_hooks_that_come_after_forward_do_not_run_in_the_replay() -> None:
     assert_same(nn.Sequential(mlp(), nn.Linear(WIDTH, 1)), ["0"], run)
 
 
+def kept(own: Told, x: Tensor) -> Any:
+    """Keeps a result in an attribute."""
+    own.kept = own.linear(x).tanh()
+    return own.kept.sin()
+
+
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
 @pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
 def test_flags_that_choose_kernels_are_those_of_forward() -> None:
     """Break 07: gradients differed by 1e-7."""
     seen: list[tuple[bool, bool]] = []
 
-    class Noting(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            seen.append(
-                (autockpt.is_recomputing(), torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled())
-            )
-            return x.sin().cos()
+    def noting(own: Told, x: Tensor) -> Tensor:
+        seen.append(
+            (autockpt.is_recomputing(), torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled())
+        )
+        return x.sin().cos()
 
-    model = between(Noting())
+    model = between(Told(noting))
     install(model, Plan.of(["1"]))
     with torch.backends.mkldnn.flags(enabled=False):
         loss = summed(model)
@@ -104,20 +112,18 @@ def test_flags_that_choose_kernels_are_those_of_forward() -> None:
     assert seen == [(False, False), (True, False)] and torch._C._get_mkldnn_enabled()
 
 
-class Sets(WithLinear):
+def sets(own: Told, x: Tensor) -> Tensor:
     """Sets flags for a while, and puts them back after its last save."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        torch.set_default_dtype(torch.float64)
-        torch._C._set_mkldnn_enabled(False)
-        x = torch.tanh(self.linear(x)).sin()
-        torch._C._set_mkldnn_enabled(True)
-        torch.set_default_dtype(torch.float32)
-        return x
+    torch.set_default_dtype(torch.float64)
+    torch._C._set_mkldnn_enabled(False)
+    x = torch.tanh(own.linear(x)).sin()
+    torch._C._set_mkldnn_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    return x
 
 
 def test_flags_that_forward_sets_for_a_while_are_put_back_where_its_replay_ends_early() -> None:
-    assert_same(between(Sets()), ["1"], summed)
+    assert_same(between(with_linear(sets)), ["1"], summed)
     assert torch.get_default_dtype() == torch.float32 and torch._C._get_mkldnn_enabled()
 
 
@@ -141,14 +147,7 @@ def test_what_a_hook_keeps_is_the_first_forwards_where_it_asks() -> None:
 def test_what_forward_keeps_in_an_attribute_is_the_first_forwards() -> None:
     """Break 14: that of the replay took its place, with a graph that no backward frees."""
 
-    class Keeps(WithLinear):
-        kept: Tensor | None = None
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.kept = self.linear(x).tanh()
-            return self.kept.sin()
-
-    keeps = Keeps()
+    keeps = with_linear(kept)
     model = between(keeps)
     assert_same(model, ["1"], summed)
     install(model, Plan.of(["1"]))
@@ -209,19 +208,14 @@ def test_a_thread_that_evaluates_beside_a_replay_finds_the_models_own_statistics
     inside, evaluated = threading.Event(), threading.Event()
     found: list[Tensor] = []
 
-    class Waits(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(WIDTH)
+    def waits(own: Told, x: Tensor) -> Any:
+        x = own.norm(x)
+        if autockpt.is_recomputing():
+            inside.set()
+            assert evaluated.wait(30)
+        return x.sin().cos()
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.norm(x)
-            if autockpt.is_recomputing():
-                inside.set()
-                assert evaluated.wait(30)
-            return x.sin().cos()
-
-    model = between(Waits())
+    model = between(Told(waits, norm=nn.BatchNorm1d(WIDTH)))
     install(model, Plan.of(["1"]))
     loss = summed(model)
     expected = {name: value.clone() for name, value in model.state_dict().items()}
@@ -288,18 +282,11 @@ def test_an_interrupt_anywhere_leaves_nothing_behind() -> None:
     assert n_interrupts
 
 
-class Attention(nn.Module):
+def attends(own: Told, x: Tensor) -> Any:
     """Copies where a batch has several samples, and makes views where it has one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        query, key, value = self.qkv(x).unflatten(-1, (3, 2, WIDTH // 2)).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value)
-        out: Tensor = self.out(mixed.transpose(1, 2).contiguous().flatten(2)).tanh()
-        return out
+    query, key, value = own.qkv(x).unflatten(-1, (3, 2, WIDTH // 2)).permute(2, 0, 3, 1, 4)
+    mixed = functional.scaled_dot_product_attention(query, key, value)
+    return own.out(mixed.transpose(1, 2).contiguous().flatten(2)).tanh()
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (1, 6), (4, 1), (1, 1)], ids=str)
@@ -308,7 +295,8 @@ def test_a_dimension_of_one(shape: tuple[int, int], skip: tuple[str, ...]) -> No
     """Breaks 23 and 23b: copies that a plan keeps are views then, and were refused in the midst of a training."""
     keep = ("1#0/contiguous#0", "1#0/flatten#0")
     plan = Plan(segments=(Segment(calls=("1#0",), keep=keep, skip=skip),))
-    assert_same(between(Attention()), plan, lambda model: model(batch(*shape, WIDTH)).square().sum())
+    attention = Told(attends, qkv=nn.Linear(WIDTH, 3 * WIDTH), out=nn.Linear(WIDTH, WIDTH))
+    assert_same(between(attention), plan, lambda model: model(batch(*shape, WIDTH)).square().sum())
 
 
 def alive() -> int:
@@ -348,32 +336,25 @@ def test_a_function_that_reads_what_it_saved_twice_where_its_graph_is_kept() -> 
             out: Tensor = gradient * (x + y).cos()
             return out
 
-    class Runs(WithLinear):
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = Twice.apply(Twice.apply(self.linear(x).tanh()))  # type: ignore[no-untyped-call]
-            return out
-
     def run(model: nn.Module) -> Tensor:
         loss = summed(model)
         loss.backward(retain_graph=True)
         return loss
 
-    assert_same(between(Runs()), ["1"], run)
+    runs = with_linear(lambda own, x: Twice.apply(Twice.apply(own.linear(x).tanh())))  # type: ignore[no-untyped-call]
+    assert_same(between(runs), ["1"], run)
 
 
-class MakesMask(WithLinear):
+def makes_mask(own: Told, x: Tensor) -> Any:
     """Makes a tensor on the device that is the default."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = (self.linear(x).tanh() @ torch.ones(WIDTH, WIDTH).tril()).tanh()
-        return out
+    return (own.linear(x).tanh() @ torch.ones(WIDTH, WIDTH).tril()).tanh()
 
 
 @pytest.mark.parametrize("how", ["all along", "around forward", "around backward"])
 def test_the_default_device_is_that_of_forward(how: str) -> None:
     """Break 25: what forward made without naming a device landed elsewhere in the replay."""
     device = "cpu" if how == "around backward" else "meta"
-    model = between(MakesMask()).to(device)
+    model = between(with_linear(makes_mask)).to(device)
     install(model, Plan.of(["1"]))
     if how == "all along":
         with torch.device("meta"):
@@ -393,22 +374,13 @@ def test_the_default_device_is_that_of_forward(how: str) -> None:
 def test_an_inference_tensor_as_argument() -> None:
     """Break 27: it was taken for one that had been changed in place."""
 
-    class Shifts(WithLinear):
-        def forward(self, x: Tensor, by: Tensor) -> Tensor:
-            return torch.tanh(torch.tanh(self.linear(x)) + by)
+    def gives(own: Told, x: Tensor) -> Any:
+        with torch.inference_mode():
+            by = torch.ones(WIDTH)
+        return own.shifts(x, by)
 
-    class Gives(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.shifts = Shifts()
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.inference_mode():
-                by = torch.ones(WIDTH)
-            out: Tensor = self.shifts(x, by)
-            return out
-
-    assert_same(between(Gives()), ["1.shifts"], summed)
+    shifts = with_linear(lambda own, x, by: torch.tanh(torch.tanh(own.linear(x)) + by))
+    assert_same(between(Told(gives, shifts=shifts)), ["1.shifts"], summed)
 
 
 def test_a_lazy_module_is_refused_by_name() -> None:
@@ -437,51 +409,25 @@ def test_a_saved_tensor_without_gradient_is_the_same_object() -> None:
             seen.append(saved is weight)
             return gradient * saved * saved.scale, None
 
-    class Layer(nn.Module):
-        def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-            out: Tensor = Scaled.apply(x, weight)  # type: ignore[no-untyped-call]
-            return out
-
-    class Gives(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = Layer()
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.layer(x, weight)
-            return out
-
-    assert_same(between(Gives()), ["1.layer"], summed)
+    layer = Told(lambda own, x, weight: Scaled.apply(x, weight))  # type: ignore[no-untyped-call]
+    assert_same(between(around(layer, lambda layer, x: layer(x, weight))), ["1.inner"], summed)
     assert all(seen) and seen
 
 
 def test_weights_that_are_registered_elsewhere() -> None:
     """Break 30: silently not recomputed where the input needs no gradient."""
 
-    class Views(nn.Module):
-        def __init__(self, weight: Tensor) -> None:
-            super().__init__()
-            self.views = [weight]
+    def flat() -> nn.Module:
+        weight = nn.Parameter(batch(WIDTH, WIDTH))
+        block = Told(lambda own, x: torch.tanh(x @ own.views[0]).sin().cos(), views=[weight])
+        return Told(lambda own, x: own.block(x), flat=weight, block=block)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.tanh(x @ self.views[0]).sin().cos()
-
-    class Flat(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.flat = nn.Parameter(batch(WIDTH, WIDTH))
-            self.block = Views(self.flat)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.block(x)
-            return out
-
-    model = Flat()
+    model = flat()
     install(model, Plan.of(["block"]))
     with counting_replays() as replays:
         summed(model).backward()
     assert len(replays) == 1
-    assert_same(Flat(), ["block"], summed)
+    assert_same(flat(), ["block"], summed)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated", "ignore::torch.jit.TracerWarning")
@@ -509,62 +455,45 @@ class Opaque(Tensor):
 def test_an_argument_of_a_class_of_its_own(kind: type[Tensor], trained: bool) -> None:
     """It was a plain tensor in the replay, without what was on it; and no class had a say in a subclass's backward."""
 
-    class Reads(WithLinear):
-        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-            factor = mask.factor if isinstance(mask, kind) else 1.0  # type: ignore[attr-defined]
-            return torch.tanh(self.linear(x) * mask * factor).sin()
+    def reads(own: Told, x: Tensor, mask: Any) -> Tensor:
+        factor = mask.factor if isinstance(mask, kind) else 1.0  # type: ignore[attr-defined]
+        return torch.tanh(own.linear(x) * mask * factor).sin()
 
-    class Gives(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.reads, self.weight = Reads(), nn.Parameter(torch.ones(WIDTH))
+    def gives(own: Told, x: Tensor) -> Any:
+        mask: Any = (own.weight * 3 if trained else torch.ones(WIDTH) * 3).as_subclass(kind)
+        mask.factor = 1.5
+        return own.reads(x, mask)
 
-        def forward(self, x: Tensor) -> Tensor:
-            mask = (self.weight * 3 if trained else torch.ones(WIDTH) * 3).as_subclass(kind)
-            mask.factor = 1.5  # type: ignore[attr-defined]
-            out: Tensor = self.reads(x, mask)
-            return out
-
-    assert_same(between(Gives()), ["1.reads"], summed)
+    giving = Told(gives, reads=with_linear(reads), weight=nn.Parameter(torch.ones(WIDTH)))
+    assert_same(between(giving), ["1.reads"], summed)
 
 
-class FirstTime(nn.Module):
+def first_time(own: Told, x: Tensor) -> Tensor:
     """Fills a buffer, or registers it, in its first forward, which computes something else."""
-
-    mean: Tensor | None
-
-    def __init__(self, registered: bool) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-        if registered:
-            self.register_buffer("mean", None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        first = getattr(self, "mean", None) is None
-        if first:
-            self.register_buffer("mean", x.detach().mean(0))
-        assert self.mean is not None
-        return torch.tanh(self.layer(x) * (3.0 if first else 1.0) - self.mean).sin()
+    first = getattr(own, "mean", None) is None
+    if first:
+        own.register_buffer("mean", x.detach().mean(0))
+    return torch.tanh(own.linear(x) * (3.0 if first else 1.0) - own.mean).sin()
 
 
 @pytest.mark.parametrize("buffers", [None, ()], ids=["buffers unknown", "buffers named"])
 @pytest.mark.parametrize("registered", [False, True])
 def test_a_buffer_that_the_first_forward_fills(registered: bool, buffers: tuple[str, ...] | None) -> None:
     """The replay went the way of a second forward: gradients of the first step were wrong, without a word."""
-    assert_same(between(FirstTime(registered)), Plan(segments=(Segment(calls=("1#0",), buffers=buffers),)), summed)
+    made = with_linear(first_time)
+    if registered:
+        made.register_buffer("mean", None)
+    assert_same(between(made), Plan(segments=(Segment(calls=("1#0",), buffers=buffers),)), summed)
 
 
 def test_a_buffer_that_forward_has_for_a_while_does_not_stay() -> None:
-    class Temporary(WithLinear):
-        mean: Tensor
+    def temporary(own: Told, x: Tensor) -> Tensor:
+        own.register_buffer("mean", x.detach().mean(0))
+        x = torch.tanh(own.linear(x) - own.mean).sin()
+        del own.mean
+        return x
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.register_buffer("mean", x.detach().mean(0))
-            x = torch.tanh(self.linear(x) - self.mean).sin()
-            del self.mean
-            return x
-
-    model = between(Temporary())
+    model = between(with_linear(temporary))
     assert_same(model, ["1"], summed)
     install(model, Plan.of(["1"]))
     summed(model).backward()
@@ -575,34 +504,22 @@ def test_a_buffer_that_forward_has_for_a_while_does_not_stay() -> None:
 def test_two_buffers_that_share_storage(buffers: tuple[str, ...] | None) -> None:
     """Each had a copy of its own, so that the replay read from one what it had not written to the other."""
 
-    class Shares(nn.Module):
-        full: Tensor
-        part: Tensor
+    def reads_part(own: Told, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            own.full.mul_(1.5)
+        return torch.tanh(own.linear(x) * own.part).sin()
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, WIDTH)
-            self.register_buffer("full", torch.ones(2 * WIDTH))
-            self.register_buffer("part", self.full[WIDTH:])
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.no_grad():
-                self.full.mul_(1.5)
-            return torch.tanh(self.layer(x) * self.part).sin()
-
-    class Shared(nn.Module):
+    class Shared(Told):
         """Copies of a model lose what its buffers share: so it makes its own."""
 
         def __init__(self) -> None:
-            super().__init__()
-            self.inner = between(Shares())
+            full = torch.ones(2 * WIDTH)
+            super().__init__(
+                lambda own, x: own.inner(x), inner=between(with_linear(reads_part, full=full, part=full[WIDTH:]))
+            )
 
         def __deepcopy__(self, memo: Any) -> Shared:
             return Shared()
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.inner(x)
-            return out
 
     named = buffers and tuple(f"inner.{name}" for name in buffers)
     assert_same(Shared(), Plan(segments=(Segment(calls=("inner.1#0",), buffers=named),)), summed)
@@ -612,69 +529,51 @@ def test_two_buffers_that_share_storage(buffers: tuple[str, ...] | None) -> None
 def test_a_normalisation_in_both_modes_within_one_call(buffers: tuple[str, ...] | None) -> None:
     """The replay read statistics that forward had moved meanwhile."""
 
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out = self.layer(x)
-            for number, training in enumerate((False, True, False, True)):
-                self.norm.train(training)
-                out = self.norm(out * (1 + number)).tanh()
-            result: Tensor = out.sin()
-            return result
+    def both(own: Told, x: Tensor) -> Any:
+        out = own.linear(x)
+        for number, training in enumerate((False, True, False, True)):
+            own.norm.train(training)
+            out = own.norm(out * (1 + number)).tanh()
+        return out.sin()
 
     named = buffers and tuple(f"1.norm.{name}" for name in buffers)
-    assert_same(between(Both()), Plan(segments=(Segment(calls=("1#0",), buffers=named),)), summed)
+    assert_same(
+        between(with_linear(both, norm=nn.BatchNorm1d(WIDTH))),
+        Plan(segments=(Segment(calls=("1#0",), buffers=named),)),
+        summed,
+    )
 
 
 def test_attention_without_gradients_takes_its_fast_path_inside_a_call_with_leaves() -> None:
     """It does not where a function mode is on, and what it returned differed in its last bits: found by the fuzzing."""
 
-    class Frozen(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True).eval()
-            self.layer = nn.Linear(WIDTH, WIDTH)
+    def frozen(own: Told, x: Tensor) -> Any:
+        x = own.linear(x)
+        with torch.no_grad():
+            seen = own.attention(x, x, x)[0]
+        return (x * seen).tanh().sin()
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.layer(x)
-            with torch.no_grad():
-                seen = self.attention(x, x, x)[0]
-            out: Tensor = (x * seen).tanh().sin()
-            return out
+    def model_of_it() -> nn.Module:
+        return between(with_linear(frozen, attention=nn.MultiheadAttention(WIDTH, 2, batch_first=True).eval()))
 
     def run(model: nn.Module) -> Tensor:
         loss: Tensor = model(batch(3, 5, WIDTH)).square().sum()
         return loss
 
     plan = Plan(segments=(Segment(calls=("1#0",), keep=("1#0/tanh#0",)),))
-    assert_same(between(Frozen()), plan, run)
-    model = between(Frozen())
+    assert_same(model_of_it(), plan, run)
+    model = model_of_it()
     install(model, plan)
     with mock.patch.object(torch, "_native_multi_head_attention", wraps=torch._native_multi_head_attention) as fast:
         run(model).backward()
     assert fast.call_count == 2  # in forward, and in the replay
 
 
-class Nested(nn.Module):
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-        self.inner = Nested(depth - 1) if depth > 1 else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.gelu(self.layer(x))
-        out: Tensor = x + self.inner(x)
-        return out
-
-
 def test_modules_that_are_nested_deep() -> None:
     """Three Python frames a module were too many."""
-    model = Nested(150)
+    model = Nested(150, WIDTH)
     names = [name for name, module in model.named_modules() if isinstance(module, Nested)]
-    calls = [(f"{name}.layer#0" if name else "layer#0", f"{name}#0/gelu#0") for name in names]
+    calls = [(f"{name}.linear#0" if name else "linear#0", f"{name}#0/gelu#0") for name in names]
     install(model, Plan(segments=tuple(Segment(calls=each) for each in calls)))
     with counting_replays() as replays:
         in_threads_result = in_threads(lambda: summed(model).backward(), 1)
@@ -688,47 +587,35 @@ def test_modules_that_a_double_reaches_otherwise() -> None:
         def __init__(self, module: nn.Module) -> None:
             self.module = module
 
-    class Reaches(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
-            self.ways: list[Any] = [self.norm, self.run, functools.partial(Reaches.run, self), Holder(self.norm)]
+    def run(own: Any, x: Tensor) -> Any:
+        return own.norm(x)
 
-        def run(self, x: Tensor) -> Tensor:
-            out: Tensor = self.norm(x)
-            return out
+    def reaches(own: Told, x: Tensor) -> Any:
+        x = own.linear(x)
+        for way in own.ways:
+            x = (way.module if isinstance(way, Holder) else way)(x).tanh()
+        return x.sin()
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.layer(x)
-            for way in self.ways:
-                x = (way.module if isinstance(way, Holder) else way)(x).tanh()
-            return x.sin()
+    def reaching() -> nn.Module:
+        norm = nn.BatchNorm1d(WIDTH)
+        made = with_linear(reaches, norm=norm)
+        made.ways = [norm, types.MethodType(run, made), functools.partial(run, made), Holder(norm)]
+        return between(made)
 
-    model = between(Reaches())
+    model = reaching()
     own = model.get_submodule("1").forward
     model.get_submodule("1").forward = lambda x: own(x).cos()
     assert_same(model, ["1"], summed, replays=None)
-    assert_same(between(Reaches()), ["1"], summed)
+    assert_same(reaching(), ["1"], summed)
 
 
 def test_what_a_replay_made_dies_with_it_without_the_collector() -> None:
     """Doubles lead back to themselves, with copies of buffers and what forward puts on a module."""
 
-    class Keeps(nn.Module):
-        kept: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(WIDTH)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.kept = self.norm(x).tanh()
-            return self.kept.sin()
-
     modules: list[nn.Module] = []
-    model = between(Keeps())
+    model = between(Told(kept, linear=nn.BatchNorm1d(WIDTH)))
     keeps = model.get_submodule("1")
-    keeps.get_submodule("norm").register_forward_hook(lambda module, args, out: modules.append(module))
+    keeps.get_submodule("linear").register_forward_hook(lambda module, args, out: modules.append(module))
     install(model, Plan.of(["1"]))
     gc.collect()
     gc.disable()
@@ -742,26 +629,21 @@ def test_what_a_replay_made_dies_with_it_without_the_collector() -> None:
     finally:
         gc.enable()
     assert len({*levels}) == 1
-    assert all(module.running_mean is keeps.get_buffer("norm.running_mean") for module in modules)
+    assert all(module.running_mean is keeps.get_buffer("linear.running_mean") for module in modules)
 
 
 def test_a_counter_counts_each_forward_once() -> None:
-    class Counts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.calls = nn.Linear(WIDTH, WIDTH), 0
+    def counts(own: Told, x: Tensor) -> Tensor:
+        own.calls += 1
+        return torch.tanh(own.linear(x) * own.calls).sin()
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return torch.tanh(self.layer(x) * self.calls).sin()
-
-    counts = Counts()
-    model = between(counts)
+    counting = with_linear(counts, calls=0)
+    model = between(counting)
     assert_same(model, ["1"], summed)
     install(model, Plan.of(["1"]))
     for number in range(3):
         summed(model).backward()
-        assert counts.calls == number + 1
+        assert counting.calls == number + 1
 
 
 def test_parametrizations_that_are_cached_around_forward() -> None:

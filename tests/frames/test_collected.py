@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from autockpt import Plan, ReplayError, Segment
 from tests.doors import install
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, summed
+from tests.frames.models import summed
+from tests.toys.told import Told, with_linear
 
 MADE: list[weakref.ref[Tensor]] = []
 COLLECTED: ContextVar[Any] = ContextVar("COLLECTED", default=None)
@@ -24,52 +25,35 @@ PLANS = (
 )
 
 
-class Layer(nn.Module):
+def collects(own: Told, x: Tensor) -> Any:
     """Appends what it makes to the list of a context variable, and its number to another in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.linear(x).tanh()
-        found = COLLECTED.get()
-        found["outputs"].append(x)
-        MADE.append(weakref.ref(x))
-        found["count"][0] += 1
-        y: Tensor = (x * found["count"][0]).tanh()
-        return y
+    x = own.linear(x).tanh()
+    found = COLLECTED.get()
+    found["outputs"].append(x)
+    MADE.append(weakref.ref(x))
+    found["count"][0] += 1
+    return (x * found["count"][0]).tanh()
 
 
-class Collecting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*(Layer() for _ in range(3)))
-        self.found: Any = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Any = {"outputs": [], "count": [0]}
-        token = COLLECTED.set(found)
-        try:
-            x = self.layers(x)
-        finally:
-            COLLECTED.reset(token)
-        assert found["count"] == [3]
-        return x + torch.stack(found["outputs"]).sum(0)
+def collecting(own: Told, x: Tensor) -> Tensor:
+    found: Any = {"outputs": [], "count": [0]}
+    token = COLLECTED.set(found)
+    try:
+        x = own.layers(x)
+    finally:
+        COLLECTED.reset(token)
+    assert found["count"] == [3]
+    return x + torch.stack(found["outputs"]).sum(0)
 
 
-class Reads(nn.Module):
-    """Reads what the layer before it put there."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = (x * COLLECTED.get()["outputs"][0]).tanh()
-        return y
+def network() -> Told:
+    return Told(collecting, layers=nn.Sequential(*(with_linear(collects) for _ in range(3))))
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["segments", "parts"])
 def test_replays_find_what_forward_found_in_the_list_of_a_context_variable(plan: Plan) -> None:
     """Each would have counted on, and the list would have had its outputs too."""
-    assert_same(Collecting(), plan, summed)
+    assert_same(network(), plan, summed)
 
 
 def freed(model: nn.Module, *, backward: bool) -> bool:
@@ -87,15 +71,16 @@ def freed(model: nn.Module, *, backward: bool) -> bool:
 @pytest.mark.parametrize("plan", PLANS, ids=["segments", "parts"])
 def test_nothing_collected_in_a_context_variable_outlives_the_step(plan: Plan, backward: bool) -> None:
     """Mixtral's router logits kept every replay alive: memory grew by a replay's in each step."""
-    model = Collecting()
+    model = network()
     install(model, plan)
     assert freed(model, backward=backward)
 
 
 def test_a_replay_that_needs_what_was_collected_says_so() -> None:
     """Nothing else holds it, and no frame does: it may be all that forward made."""
-    model = Collecting()
-    model.layers.append(Reads())
+    model = network()
+    # It reads what the layers before it put there.
+    model.layers.append(Told(lambda own, x: (x * COLLECTED.get()["outputs"][0]).tanh()))
     install(model, Plan.of(["layers.3"]))
     with pytest.raises(ReplayError, match="a tensor in a list or dictionary of a context variable"):
         summed(model).backward()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from autockpt import Plan, Segment
 from tests.doors import install
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, WithLinear, batch, summed
+from tests.frames.models import WIDTH, batch, summed
 from tests.twin import counting_replays
 
 # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
@@ -53,8 +53,12 @@ def test_a_whole_model_is_one_graph_with_a_region_a_member() -> None:
     assert same_gradients(plain, model)
 
 
-class Own(WithLinear):
+class Own(nn.Module):
     """Of its own class: before torch 2.15, compile() leaves the modules of torch.nn as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(self.linear(x))

@@ -13,6 +13,8 @@ from torch.nn.utils.parametrizations import spectral_norm
 from autockpt import Plan, Segment
 from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, Containers, Tower, Twice, batch, cnn, images, mlp, summed
+from tests.toys.chains import InTurn
+from tests.toys.told import Told, around, casting, with_linear
 
 
 @pytest.mark.parametrize(
@@ -77,36 +79,22 @@ def test_autocast_is_put_back() -> None:
 
 
 def test_autocast_around_backward_only() -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = mlp()
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.autocast("cpu", enabled=False):
-                out: Tensor = self.inner(x)
-            return out
-
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert_same(Scaled(), ["inner"], summed)
+        assert_same(casting(mlp(), enabled=False), ["inner"], summed)
 
 
 def test_attention_kernels_chosen_around_forward_only() -> None:
-    class Attention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.project = nn.Linear(WIDTH, 3 * WIDTH)
-
-        def forward(self, x: Tensor) -> Tensor:
-            query, key, value = self.project(x).view(1, 4, 2, 3 * WIDTH // 2).transpose(1, 2).chunk(3, -1)
-            return torch.nn.functional.scaled_dot_product_attention(query, key, value).reshape(4, WIDTH)
+    def attends(own: Told, x: Tensor) -> Tensor:
+        query, key, value = own.project(x).view(1, 4, 2, 3 * WIDTH // 2).transpose(1, 2).chunk(3, -1)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value).reshape(4, WIDTH)
 
     def run(model: nn.Module) -> Tensor:
         with sdpa_kernel(SDPBackend.MATH):
             return summed(model)
 
     torch.manual_seed(0)
-    assert_same(nn.Sequential(Attention(), Attention()), [["0", "1"]], run)
+    model = nn.Sequential(*(Told(attends, project=nn.Linear(WIDTH, 3 * WIDTH)) for _ in range(2)))
+    assert_same(model, [["0", "1"]], run)
 
 
 def test_evaluation_mode_between_forward_and_backward() -> None:
@@ -124,24 +112,16 @@ def test_a_buffer_that_forward_both_reads_and_changes() -> None:
     assert_same(model, ["0"], summed)
 
 
-class Averaging(nn.Module):
+def averages(own: Told, x: Tensor) -> Tensor:
     """Replaces its buffer instead of changing it."""
-
-    average: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.register_buffer("average", torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.average = self.average * 0.9 + x.detach().mean(0)
-        return torch.tanh(self.linear(x) * self.average.exp())
+    own.average = own.average * 0.9 + x.detach().mean(0)
+    return torch.tanh(own.linear(x) * own.average.exp())
 
 
 def test_a_buffer_that_forward_replaces() -> None:
     torch.manual_seed(0)
-    assert_same(nn.Sequential(Averaging(), Averaging(), nn.Linear(WIDTH, 1)), [["0", "1"]], summed)
+    averaging = (with_linear(averages, average=torch.zeros(WIDTH)) for _ in range(2))
+    assert_same(nn.Sequential(*averaging, nn.Linear(WIDTH, 1)), [["0", "1"]], summed)
 
 
 def test_two_forwards_before_two_backwards() -> None:
@@ -152,41 +132,27 @@ def test_two_forwards_before_two_backwards() -> None:
 
 
 def test_an_explicit_generator_passed_as_argument() -> None:
-    class Noise(nn.Module):
-        def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
-            return x.exp() * torch.rand(x.shape, generator=generator)
+    def noisy(own: Told, x: Tensor) -> Any:
+        generator = torch.Generator().manual_seed(3)
+        x = own.noise(own.linear(x), generator)
+        return x * torch.rand(1, generator=generator)
 
-    class Noisy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.noise = nn.Linear(WIDTH, WIDTH), Noise()
-
-        def forward(self, x: Tensor) -> Tensor:
-            generator = torch.Generator().manual_seed(3)
-            x = self.noise(self.linear(x), generator)
-            return x * torch.rand(1, generator=generator)
-
-    assert_same(Noisy(), ["noise"], summed)
+    noise = Told(lambda own, x, generator: x.exp() * torch.rand(x.shape, generator=generator))
+    assert_same(with_linear(noisy, noise=noise), ["noise"], summed)
 
 
 def test_calls_without_gradients_count_too() -> None:
-    class Target(nn.Module):
+    def target(block: nn.Module, x: Tensor) -> Any:
         """Runs its block first as a target, without gradients."""
+        with torch.no_grad():
+            wanted = block(x)
+        return block(x) - wanted
 
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh())
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.no_grad():
-                target = self.block(x)
-            out: Tensor = self.block(x) - target
-            return out
-
-    assert_same(Target(), ["block#0"], summed, replays=False)
-    assert_same(Target(), ["block#1"], summed)
-    assert_same(Target(), [["block#0", "block#1"]], summed)
+    torch.manual_seed(0)
+    model = around(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh()), target)
+    assert_same(model, ["inner#0"], summed, replays=False)
+    assert_same(model, ["inner#1"], summed)
+    assert_same(model, [["inner#0", "inner#1"]], summed)
 
 
 def test_members_that_return_what_they_were_given() -> None:
@@ -197,37 +163,23 @@ def test_members_that_return_what_they_were_given() -> None:
 
 
 def test_recurrent_layers() -> None:
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.layers = nn.ModuleList(nn.GRU(WIDTH, WIDTH, 2, dropout=0.2, batch_first=True) for _ in range(2))
+    def recurs(own: Told, x: Tensor) -> Any:
+        x = x.unsqueeze(1).repeat(1, 3, 1)
+        x, _ = own.layers[0](x)
+        x, state = own.layers[1](x)
+        return x + state[0].unsqueeze(1)
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = x.unsqueeze(1).repeat(1, 3, 1)
-            x, _ = self.layers[0](x)
-            x, state = self.layers[1](x)
-            out: Tensor = x + state[0].unsqueeze(1)
-            return out
-
-    assert_same(Recurrent(), [["layers.0", "layers.1"]], summed)
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.GRU(WIDTH, WIDTH, 2, dropout=0.2, batch_first=True) for _ in range(2))
+    assert_same(Told(recurs, layers=layers), [["layers.0", "layers.1"]], summed)
 
 
 def test_inference_tensors_as_arguments() -> None:
     with torch.inference_mode():
         mask = torch.ones(4, WIDTH)
 
-    class Masked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = Tower(2).blocks
-
-        def forward(self, x: Tensor) -> Tensor:
-            for block in self.blocks:
-                x = block(x + mask, mask=x)[0] + mask
-            return x
-
-    assert_same(Masked(), [["blocks.0", "blocks.1"]], summed)
+    masked = InTurn(Tower(2).blocks, lambda _, block, x: block(x + mask, mask=x)[0] + mask)
+    assert_same(masked, [["blocks.0", "blocks.1"]], summed)
 
 
 def test_where_nothing_wants_a_gradient_nothing_is_recorded() -> None:

@@ -16,23 +16,19 @@ from autockpt import Plan, ReplayError, is_recomputing
 from tests.doors import install
 from tests.frames.comparing import assert_same, steps
 from tests.frames.models import WIDTH, Tower, batch, cnn, images, summed
+from tests.toys.chains import InTurn
+from tests.toys.told import Told, with_linear
 from tests.twin import counting_replays
 
 
-class Acting(nn.Module):
+def acting(act: Callable[[Tensor], Tensor]) -> nn.Module:
     """Runs `act` on its input."""
-
-    def __init__(self, act: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.act = act
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.act(x)
+    return Told(lambda own, x: act(x))
 
 
 def with_act(act: Callable[[Tensor], Tensor]) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), Acting(act), nn.Linear(WIDTH, 1))
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), acting(act), nn.Linear(WIDTH, 1))
 
 
 def forgetful(then: Callable[[Tensor], Tensor], now: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -67,7 +63,7 @@ def test_a_replay_that_does_something_else(then: Any, now: Any, message: str | N
 
 def test_more_tensors_in_a_call_than_before() -> None:
     model = with_act(lambda x: x.exp())
-    model[1] = Acting(forgetful(lambda x: x.sin(), lambda x: x.sin().sin()))
+    model[1] = acting(forgetful(lambda x: x.sin(), lambda x: x.sin().sin()))
     install(model, Plan.of([["1", "2"]]))
     with pytest.raises(ReplayError, match="the replay of 1#0 saved more tensors"):
         model(batch(4, WIDTH)).sum().backward()
@@ -116,7 +112,7 @@ def test_an_error_in_the_replay_leaves_the_model_as_it_was() -> None:
         return x.exp()
 
     model = cnn()
-    model.insert(2, Acting(failing))
+    model.insert(2, acting(failing))
     install(model, Plan.of([["0", "1", "2"]]))
     loss = images(model)
     before = [(id(buffer), buffer.clone()) for buffer in model.buffers()]
@@ -150,44 +146,32 @@ def test_an_error_between_members_leaves_nothing_behind() -> None:
 
 
 def test_an_error_that_the_parent_catches() -> None:
-    class Trying(nn.Module):
-        """Falls back to something else when a member fails, and goes on with the members after it."""
+    def fail(x: Tensor) -> Tensor:
+        raise ValueError
 
-        def __init__(self) -> None:
-            super().__init__()
-            layers = [[nn.Linear(WIDTH, WIDTH), nn.Tanh()] for _ in range(4)]
-            layers[1].append(Acting(self.fail))
-            self.stages = nn.ModuleList(nn.Sequential(*some) for some in layers)
-
-        @staticmethod
-        def fail(x: Tensor) -> Tensor:
-            raise ValueError
-
-        def forward(self, x: Tensor) -> Tensor:
-            for stage in self.stages:
-                try:
-                    x = stage(x)
-                except ValueError:
-                    x = x.exp()
-            return x
+    def falls_back(number: int, stage: nn.Module, x: Tensor) -> Any:
+        """Does something else when a member fails, and goes on with the members after it."""
+        try:
+            return stage(x)
+        except ValueError:
+            return x.exp()
 
     torch.manual_seed(0)
-    assert_same(Trying(), [[f"stages.{i}" for i in range(4)]], summed)
+    layers = [[nn.Linear(WIDTH, WIDTH), nn.Tanh()] for _ in range(4)]
+    layers[1].append(acting(fail))
+    assert_same(
+        InTurn((nn.Sequential(*some) for some in layers), falls_back), [[f"blocks.{i}" for i in range(4)]], summed
+    )
 
 
 def test_a_boundary_changed_in_place_raises() -> None:
-    class Changing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, 1))
+    def changing(own: Told, x: Tensor) -> Any:
+        hidden = own.linear(x)
+        out = own.second(hidden)
+        hidden.add_(1)
+        return out
 
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = self.first(x)
-            out: Tensor = self.second(hidden)
-            hidden.add_(1)
-            return out
-
-    model = Changing()
+    model = with_linear(changing, second=nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, 1)))
     install(model, Plan.of(["second"]))
     with pytest.raises(RuntimeError, match=r"second#0: .* by an inplace operation: .* shape \(4, 8\), is at version 1"):
         summed(model).backward()
@@ -225,24 +209,18 @@ def test_an_inplace_layer_first_raises_and_inside_a_run_does_not() -> None:
 
 
 def test_a_member_that_changes_a_result_of_an_earlier_one_without_returning_it() -> None:
-    class Doubling(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            x.mul_(2)
-            return x.exp()
+    def doubling(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x.exp()
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.twice, self.last = nn.Linear(WIDTH, WIDTH), Doubling(), nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = self.first(x)
-            other = self.twice(hidden)
-            out: Tensor = self.last(hidden) * other
-            return out
+    def act(own: Told, x: Tensor) -> Any:
+        hidden = own.first(x)
+        other = own.twice(hidden)
+        return own.last(hidden) * other
 
     torch.manual_seed(0)
-    assert_same(Model(), [["first", "twice", "last"]], summed)
+    parts = {"first": nn.Linear(WIDTH, WIDTH), "twice": acting(doubling), "last": nn.Linear(WIDTH, WIDTH)}
+    assert_same(Told(act, **parts), [["first", "twice", "last"]], summed)
 
 
 @pytest.mark.parametrize("kind", ["_parameters", "_buffers"])

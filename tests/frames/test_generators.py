@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,26 +12,16 @@ from torch import Tensor, nn
 from autockpt import Plan, Segment
 from tests.doors import Frame, Generator, States, frames_recording, install, needed, set_states, states_of
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, WithLinear, batch, summed
+from tests.frames.models import WIDTH, batch, summed
+from tests.toys.chains import InTurn
+from tests.toys.told import Told, around, with_linear
 
 
-class Chain(nn.Module):
+def chain(drawing: set[int], glue: set[int]) -> nn.Module:
     """Members 0 to 3, some of which draw; `glue` says after which of them the parent draws."""
-
-    def __init__(self, drawing: set[int], glue: set[int]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.stages = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3) if i in drawing else nn.Tanh()) for i in range(4)
-        )
-        self.glue = glue
-
-    def forward(self, x: Tensor) -> Tensor:
-        for i, stage in enumerate(self.stages):
-            x = stage(x)
-            if i in self.glue:
-                x = x * torch.rand(1)
-        return x
+    torch.manual_seed(0)
+    stages = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3) if i in drawing else nn.Tanh()) for i in range(4))
+    return InTurn(stages, lambda i, stage, x: stage(x) * torch.rand(1) if i in glue else stage(x))
 
 
 @pytest.mark.parametrize(
@@ -58,19 +49,19 @@ def test_states_are_kept_where_nothing_leads_to_them(
         return frames[-1]
 
     monkeypatch.setattr(frames_recording, "Frame", made)
-    plan = [[f"stages.{i}" for i in range(4)]]
-    model = Chain(drawing, glue)
+    plan = [[f"blocks.{i}" for i in range(4)]]
+    model = chain(drawing, glue)
     install(model, Plan.of(plan))
     loss = model(batch(4, WIDTH)).sum()
     (frame,) = frames
     assert sum(len(call.random) for call in frame.calls) == kept
     del loss
-    assert_same(Chain(drawing, glue), plan, summed)
+    assert_same(chain(drawing, glue), plan, summed)
 
 
 def test_backward_leaves_the_generator_where_it_was() -> None:
-    model = Chain({0, 1}, set())
-    install(model, Plan.of([["stages.0", "stages.1"]]))
+    model = chain({0, 1}, set())
+    install(model, Plan.of([["blocks.0", "blocks.1"]]))
     loss = summed(model)
     torch.manual_seed(99)
     expected = torch.get_rng_state()
@@ -104,58 +95,44 @@ def test_two_generators_are_tracked_apart() -> None:
     assert [generator for generator, _ in call(two, one)] == [two]
 
 
-class Reseeds(WithLinear):
+def reseeds(own: Told, x: Tensor) -> Any:
     """A unit that sets the generator, wherever it was."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        torch.manual_seed(3)
-        out: Tensor = self.linear(x)
-        return out
+    torch.manual_seed(3)
+    return own.linear(x)
 
 
-class Reseeding(nn.Module):
+def reseeding(own: Told, x: Tensor) -> Tensor:
     """Draws after each of two units that seed alike."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = Reseeds(), Reseeds()
-
-    def forward(self, x: Tensor) -> Tensor:
-        for unit in (self.first, self.second):
-            x = nn.functional.dropout(unit(x).tanh(), 0.3).sin()
-        return x
+    for unit in (own.first, own.second):
+        x = nn.functional.dropout(unit(x).tanh(), 0.3).sin()
+    return x
 
 
-class Forking(nn.Module):
+def forking(own: Told, x: Tensor) -> Tensor:
     """Draws in a fork, with a unit inside it and one after it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            x = self.first(x * torch.rand_like(x)).tanh()
-        return torch.sin(self.second(x).tanh())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        x = own.first(x * torch.rand_like(x)).tanh()
+    return torch.sin(own.second(x).tanh())
 
 
-class ForkingOn(nn.Module):
+def forking_on(own: Told, x: Tensor) -> Tensor:
     """Draws in a fork that goes on from where a unit stopped, as the next unit does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Dropout(0.3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(self.linear(x)).tanh()
-        with torch.random.fork_rng(devices=[]):
-            x = torch.sin(x * torch.rand_like(x))
-        return torch.sin(self.second(x).tanh())
+    x = own.first(own.linear(x)).tanh()
+    with torch.random.fork_rng(devices=[]):
+        x = torch.sin(x * torch.rand_like(x))
+    return torch.sin(own.second(x).tanh())
 
 
-@pytest.mark.parametrize("member", [Reseeding, Forking, ForkingOn])
-def test_units_between_which_the_generator_comes_back_to_a_state(member: type[nn.Module]) -> None:
+MEMBERS: dict[str, Callable[[], nn.Module]] = {
+    "Reseeding": lambda: Told(reseeding, first=with_linear(reseeds), second=with_linear(reseeds)),
+    "Forking": lambda: Told(forking, first=nn.Linear(WIDTH, WIDTH), second=nn.Linear(WIDTH, WIDTH)),
+    "ForkingOn": lambda: with_linear(forking_on, first=nn.Dropout(0.3), second=nn.Dropout(0.3)),
+}
+
+
+@pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
+def test_units_between_which_the_generator_comes_back_to_a_state(member: Callable[[], nn.Module]) -> None:
     """Both ends of a unit count: a look at its end alone makes the first two of these inexact.
 
     So does the third what leaves out where a unit stopped, because the next begins there.
@@ -166,38 +143,24 @@ def test_units_between_which_the_generator_comes_back_to_a_state(member: type[nn
     assert_same(model, Plan(segments=(segment,)), summed)
 
 
-class DrawsFromGiven(nn.Module):
+def draws_from_given(own: Told, x: Tensor, generator: torch.Generator) -> Tensor:
     """A unit that draws from the generator that it is given."""
-
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        return torch.tanh(x) * torch.rand(x.shape, generator=generator)
+    return torch.tanh(x) * torch.rand(x.shape, generator=generator)
 
 
-class GivesOn(nn.Module):
+def gives_on(own: Told, x: Tensor, generator: torch.Generator) -> Tensor:
     """Gives its generator to a unit, and then draws from it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.unit = nn.Linear(WIDTH, WIDTH), DrawsFromGiven()
-
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        x = self.unit(self.linear(x).sin(), generator=generator)
-        return torch.sin(x * torch.rand(x.shape, generator=generator)).square()
+    x = own.unit(own.linear(x).sin(), generator=generator)
+    return torch.sin(x * torch.rand(x.shape, generator=generator)).square()
 
 
-class Makes(nn.Module):
+def makes() -> nn.Module:
     """Makes a generator in each forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = GivesOn()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.block(x, torch.Generator().manual_seed(5))
-        return out
+    giving = with_linear(gives_on, unit=Told(draws_from_given))
+    return around(giving, lambda inner, x: inner(x, torch.Generator().manual_seed(5)))
 
 
 def test_a_kept_unit_may_draw_from_a_generator_that_it_is_given() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(Makes() for _ in range(3)))
-    assert_same(model, Plan(segments=(Segment(calls=("1.block#0",), keep=("1.block.unit#0",)),)), summed)
+    model = nn.Sequential(*(makes() for _ in range(3)))
+    assert_same(model, Plan(segments=(Segment(calls=("1.inner#0",), keep=("1.inner.unit#0",)),)), summed)

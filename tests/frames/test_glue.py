@@ -14,6 +14,8 @@ from autockpt import InvalidFile, NotApplicable, Plan, Segment
 from tests.doors import install, uninstall, watching_replays
 from tests.frames.comparing import assert_same, steps
 from tests.frames.models import WIDTH, summed
+from tests.toys.chains import InTurn
+from tests.toys.told import Told
 
 
 class Net(nn.Module):
@@ -47,30 +49,18 @@ class Net(nn.Module):
         return out
 
 
-class Through(nn.Module):
+def through() -> nn.Module:
     """Goes through a sequence instead of calling it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
-        return x
+    torch.manual_seed(0)
+    return InTurn(
+        nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3))),
+        lambda _, layer, x: torch.tanh(layer(x)),
+    )
 
 
-class Outer(nn.Module):
+def outer() -> nn.Module:
     """Calls one net twice, so that occurrences count."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = Net()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.net(self.net(x)).sin()
-        return out
+    return Told(lambda own, x: own.net(own.net(x)).sin(), net=Net())
 
 
 def plan(*calls: str, keep: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> Plan:
@@ -146,8 +136,8 @@ def test_what_the_model_owns_is_no_reason_for_a_replay() -> None:
 def test_glue_belongs_to_one_call_of_a_module(occurrence: int) -> None:
     call = f"net#{occurrence}"
     wanted = plan(f"{call}/cat#0", f"net.second#{occurrence}", f"{call}/gelu#0")
-    assert_same(Outer(), wanted, summed)
-    model = Outer()
+    assert_same(outer(), wanted, summed)
+    model = outer()
     install(model, wanted)
     with watching_replays(model) as replayed:
         summed(model).backward()
@@ -155,13 +145,13 @@ def test_glue_belongs_to_one_call_of_a_module(occurrence: int) -> None:
 
 
 def test_what_the_members_of_a_sequence_call_is_not_the_callers_own() -> None:
-    model = Through()
-    wanted = Plan(segments=(Segment(calls=("layers.1#0", "#0/tanh#1"), parent="#0"),))
+    model = through()
+    wanted = Plan(segments=(Segment(calls=("blocks.1#0", "#0/tanh#1"), parent="#0"),))
     assert_same(model, wanted, summed)
     install(model, wanted)
     with watching_replays(model) as replayed:
         summed(model).backward()
-    assert replayed == [("layers.1#0", "#0/tanh#1")]
+    assert replayed == [("blocks.1#0", "#0/tanh#1")]
 
 
 def test_a_plan_with_glue_goes_along_with_copies_and_comes_off() -> None:
@@ -218,7 +208,7 @@ def test_glue_that_changes_its_argument_ends_in_an_error() -> None:
 )
 def test_what_cannot_be_a_segment_of_glue(wanted: Plan, message: str) -> None:
     with pytest.raises(NotApplicable, match=message):
-        install(Outer(), wanted)
+        install(outer(), wanted)
 
 
 @pytest.mark.parametrize(

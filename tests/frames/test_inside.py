@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -17,30 +18,28 @@ import autockpt
 from autockpt import InvalidFile, NotApplicable, Plan, Segment, is_recomputing
 from tests.doors import Frame, data_files, frames_thread, install
 from tests.frames.comparing import Run, assert_frames_go, steps
-from tests.frames.models import WIDTH, WithLinear, batch, penalised, summed
-from tests.frames.test_nested import Penalises, Stage, autocast
+from tests.frames.models import WIDTH, batch, penalised, summed
+from tests.frames.test_nested import Stage, autocast, penalises
+from tests.toys.told import Told, with_linear
 from tests.twin import counting_replays, listening
 
 Checks = Literal["never", "sampled", "always"]
 
 
-class Block(nn.Module):
+def block(momentum: float | None = 0.1) -> nn.Module:
     """Its own code computes between its children, of which one runs twice; statistics and random numbers in two."""
+    one, twice, two = Stage(momentum), nn.Linear(WIDTH, WIDTH), Stage(momentum)
+    return Told(computes_between, norm=nn.LayerNorm(WIDTH), one=one, twice=twice, two=two)
 
-    def __init__(self, momentum: float | None = 0.1) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.one, self.twice, self.two = Stage(momentum), nn.Linear(WIDTH, WIDTH), Stage(momentum)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.one(self.norm(x))
-        out: Tensor = torch.tanh(self.twice(x)) + self.twice(self.two(x)).mul(0.5)
-        return out
+def computes_between(own: Told, x: Tensor) -> Any:
+    x = x + own.one(own.norm(x))
+    return torch.tanh(own.twice(x)) + own.twice(own.two(x)).mul(0.5)
 
 
 def blocks(depth: int = 4, momentum: float | None = 0.1) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(*(Block(momentum) for _ in range(depth)))
+    return nn.Sequential(*(block(momentum) for _ in range(depth)))
 
 
 def segment(*calls: str, **others: Any) -> Segment:
@@ -167,23 +166,17 @@ def test_two_backwards_that_read_different_parts() -> None:
     assert all(map(torch.equal, run(plain), run(planned)))
 
 
-class Around(nn.Module):
-    """Has a layer whose own forward takes a gradient, and computes something behind it."""
-
-    def __init__(self, within: nn.Module) -> None:
-        super().__init__()
-        self.within, self.last = within, nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.last(self.within(hidden).tanh())
-        return out
+def has_within(act: Callable[..., Any], **parts: Any) -> nn.Module:
+    """A layer whose own forward does what `act` says, and something that is computed behind it."""
+    within = with_linear(act, **parts)
+    return with_linear(lambda own, x: own.linear(own.within(x).tanh()), within=within)
 
 
 @pytest.mark.parametrize("check", ["never", "sampled", "always"])
 def test_a_call_inside_that_takes_a_gradient_in_its_own_forward(check: Checks) -> None:
     """Nothing is held that it could be taken of: all is replayed at once, or backward has what was spilled."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(Around(Penalises()) for _ in range(3)))
+    model = nn.Sequential(*(has_within(penalises) for _ in range(3)))
     planned = copy.deepcopy(model)
     install(planned, Plan(segments=(segment("1", inner=(segment("1.within"),)),)), check)
     with listening() as said:
@@ -192,23 +185,16 @@ def test_a_call_inside_that_takes_a_gradient_in_its_own_forward(check: Checks) -
     assert len([each for each in said if "takes a gradient in its own forward" in each]) == (check != "never")
 
 
-class Drifts(WithLinear):
+def drifts(own: Told, hidden: Tensor) -> Any:
     """Counts its calls and computes with that from the third on: a replay of a replay makes something else."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        self.seen.append(1)
-        out: Tensor = self.linear(hidden * (1 + len(self.seen))).tanh()
-        return out
+    own.seen.append(1)
+    return own.linear(hidden * (1 + len(own.seen))).tanh()
 
 
 @pytest.mark.parametrize("check", ["sampled", "always"])
 def test_a_rehearsal_goes_on_with_what_was_spilled_where_a_call_inside_cannot_be_replayed(check: Checks) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(Around(Drifts()) for _ in range(2)))
+    model = nn.Sequential(*(has_within(drifts, seen=[]) for _ in range(2)))
     planned = copy.deepcopy(model)
     install(planned, Plan(segments=(segment("0", inner=(segment("0.within"),)),)), check)
     with listening() as said:
@@ -253,7 +239,7 @@ def test_verify_compares_what_is_replayed_inside() -> None:
     found = autockpt.verify(blocks(), batch(8, WIDTH), plan=PLANS["deep"])
     assert found.verdict == "exact" and found.replays > 8
     torch.manual_seed(0)
-    model = nn.Sequential(*(Around(Drifts()) for _ in range(2)))
+    model = nn.Sequential(*(has_within(drifts, seen=[]) for _ in range(2)))
     plan = Plan(segments=(segment("0", inner=(segment("0.within"),)),))
     assert autockpt.verify(model, batch(8, WIDTH), plan=plan).verdict != "exact"
 

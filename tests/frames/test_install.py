@@ -19,6 +19,8 @@ from autockpt import NotApplicable, Plan, Segment
 from tests.doors import install, installed_plan, uninstall
 from tests.frames.comparing import assert_same, steps
 from tests.frames.models import WIDTH, Block, Tower, Twice, batch, cnn, images, mlp, summed
+from tests.toys.chains import InTurn, through
+from tests.toys.told import Told
 from tests.twin import Outcome, counting_replays
 
 PLAN = Plan.of([["blocks.0", "blocks.1"], "blocks.2.first", "blocks.3"])
@@ -205,16 +207,10 @@ def test_a_plan_is_not_removed_from_a_part_of_its_model(name: str) -> None:
 
 
 def test_a_planned_model_inside_a_planned_model() -> None:
-    class Student(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.teacher, self.tower = Tower(), Tower()
+    def student() -> Told:
+        return Told(lambda own, x: own.teacher(x) * own.tower(x) + own.teacher(x + 1), teacher=Tower(), tower=Tower())
 
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.teacher(x) * self.tower(x) + self.teacher(x + 1)
-            return out
-
-    plain, model = Student(), Student()
+    plain, model = student(), student()
     install(model.teacher, PLAN)
     install(model, Plan.of([["tower.blocks.0", "tower.blocks.1"]]))
     expected = steps(plain, summed)
@@ -245,25 +241,9 @@ def test_a_member_called_by_itself_runs_plain() -> None:
 def test_a_parent_that_another_module_calls() -> None:
     """The list's owner is not the one that calls the blocks."""
 
-    class Owner(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3))
-
-        def forward(self) -> None:
-            raise NotImplementedError
-
-    class Caller(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.owner = Owner()
-
-        def forward(self, x: Tensor) -> Tensor:
-            for block in self.owner.blocks:
-                x = block(x)
-            return x
-
-    assert_same(Caller(), [["owner.blocks.0", "owner.blocks.1"]], summed)
+    owner = InTurn(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3))
+    caller = Told(lambda own, x: through(own.owner.blocks, x), owner=owner)
+    assert_same(caller, [["owner.blocks.0", "owner.blocks.1"]], summed)
 
 
 def test_parents_given_by_the_plan() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,63 +12,52 @@ from torch import Tensor, nn
 from autockpt import Plan, Segment
 from tests.doors import install
 from tests.frames.comparing import assert_same, steps
-from tests.frames.models import WIDTH, WithLinear, batch, summed
+from tests.frames.models import WIDTH, batch, summed
+from tests.toys.told import Told, around, with_linear
 
 
-class SameNoise(WithLinear):
+def same_noise(own: Told, x: Tensor) -> Tensor:
     """Seeds the generator and puts it back, by hand."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.linear(x).sin()
-        state = torch.get_rng_state()
-        torch.manual_seed(0)
-        noise = torch.randn(WIDTH)
-        y: Tensor = torch.tanh(x + noise)  # the last save
-        torch.set_rng_state(state)
-        return y
-
-
-class TwoViews(nn.Module):
-    """Switches its dropout off and on again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.dropout = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        noisy = self.dropout(self.linear(x)).tanh()
-        self.dropout.eval()
-        clean = self.dropout(self.linear(x)).tanh()
-        self.dropout.train()
-        result: Tensor = noisy + clean
-        return result
-
-
-class ThroughFrozen(WithLinear):
-    """Freezes layers while it runs them."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.linear.requires_grad_(False)
-        y: Tensor = self.linear(x).tanh()
-        self.linear.requires_grad_(True)
-        return y
-
-
-class WithOtherWeight(WithLinear):
-    """Puts another tensor in the place of a parameter while it runs."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        own, parameters = self.linear.weight, self.linear._parameters
-        parameters["weight"] = own * 2  # type: ignore[assignment]
-        y: Tensor = self.linear(x).tanh()
-        parameters["weight"] = own  # type: ignore[assignment]
-        return y
-
-
-@pytest.mark.parametrize("kind", [SameNoise, TwoViews, ThroughFrozen, WithOtherWeight])
-def test_what_forward_changes_for_a_while(kind: type[nn.Module]) -> None:
+    x = own.linear(x).sin()
+    state = torch.get_rng_state()
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), kind(), nn.Dropout(0.3), nn.Linear(WIDTH, 1))
+    noise = torch.randn(WIDTH)
+    y: Tensor = torch.tanh(x + noise)  # the last save
+    torch.set_rng_state(state)
+    return y
+
+
+def two_views(own: Told, x: Tensor) -> Any:
+    """Switches its dropout off and on again."""
+    noisy = own.dropout(own.linear(x)).tanh()
+    own.dropout.eval()
+    clean = own.dropout(own.linear(x)).tanh()
+    own.dropout.train()
+    return noisy + clean
+
+
+def through_frozen(own: Told, x: Tensor) -> Any:
+    """Freezes layers while it runs them."""
+    own.linear.requires_grad_(False)
+    y = own.linear(x).tanh()
+    own.linear.requires_grad_(True)
+    return y
+
+
+def with_other_weight(own: Told, x: Tensor) -> Any:
+    """Puts another tensor in the place of a parameter while it runs."""
+    weight, parameters = own.linear.weight, own.linear._parameters
+    parameters["weight"] = weight * 2
+    y = own.linear(x).tanh()
+    parameters["weight"] = weight
+    return y
+
+
+@pytest.mark.parametrize("act", [same_noise, two_views, through_frozen, with_other_weight])
+def test_what_forward_changes_for_a_while(act: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    middle = with_linear(act, dropout=nn.Dropout(0.5))
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), middle, nn.Dropout(0.3), nn.Linear(WIDTH, 1))
     assert_same(model, ["1"], summed)
     install(model, Plan.of(["1"]))
     summed(model).backward()
@@ -77,19 +67,11 @@ def test_what_forward_changes_for_a_while(kind: type[nn.Module]) -> None:
     assert len(list(model.parameters())) == 6
 
 
-class Annealed(nn.Module):
+def annealed(own: Told, x: Tensor) -> Tensor:
     """Counts its calls in a buffer, and reads the count."""
-
-    def __init__(self, step: Tensor) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.step: Tensor
-        self.register_buffer("step", step)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.step.add_(1)
-        return torch.tanh(self.linear(x) + 0.1 * self.step)
+    with torch.no_grad():
+        own.step.add_(1)
+    return torch.tanh(own.linear(x) + 0.1 * own.step)
 
 
 @pytest.mark.parametrize("buffers", [None, ("1.0.step", "1.1.step")], ids=["buffers unknown", "buffers named"])
@@ -97,24 +79,23 @@ def test_a_buffer_that_two_modules_of_a_member_share(buffers: tuple[str, ...] | 
     """Each had a scratch copy of its own, so that the second did not read what the first wrote."""
     torch.manual_seed(0)
     step = torch.zeros(())
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(Annealed(step), Annealed(step)), nn.Linear(WIDTH, 1))
+    two = nn.Sequential(*(with_linear(annealed, step=step) for _ in range(2)))
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), two, nn.Linear(WIDTH, 1))
     assert_same(model, Plan(segments=(Segment(calls=("1#0",), buffers=buffers),)), summed)
 
 
-class Relational(nn.Module):
+def relational(transposed: bool) -> nn.Module:
     """Multiplies by two sparse matrices, or by one and its transpose."""
 
-    def __init__(self, transposed: bool) -> None:
-        super().__init__()
-        self.linear, self.transposed = nn.Linear(WIDTH, WIDTH), transposed
-        for number in range(2):
-            entries = torch.rand(4, 4)
-            self.register_buffer(f"links{number}", (entries * (entries > 0.5)).to_sparse())
+    def act(own: Told, x: Tensor) -> Tensor:
+        y = torch.sparse.mm(own.links0, own.linear(x))
+        return torch.tanh(y + torch.sparse.mm(own.links0.t() if transposed else own.links1, y))
 
-    def forward(self, x: Tensor) -> Tensor:
-        other = self.links0.t() if self.transposed else self.links1  # type: ignore[operator]
-        y = torch.sparse.mm(self.links0, self.linear(x))
-        return torch.tanh(y + torch.sparse.mm(other, y))
+    made = with_linear(act)
+    for number in range(2):
+        entries = torch.rand(4, 4)
+        made.register_buffer(f"links{number}", (entries * (entries > 0.5)).to_sparse())
+    return made
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["two", "one and its transpose"])
@@ -122,64 +103,32 @@ class Relational(nn.Module):
 def test_sparse_buffers_are_not_taken_for_each_other(buffers: tuple[str, ...] | None, transposed: bool) -> None:
     """A tensor without storage was taken for any buffer without one, and backward failed."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Relational(transposed), nn.Linear(WIDTH, 1))
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), relational(transposed), nn.Linear(WIDTH, 1))
     assert_same(model, Plan(segments=(Segment(calls=("1#0",), buffers=buffers),)), summed)
 
 
-class Scaled(WithLinear):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.linear(x) * getattr(x, "scale", 1.0))
+def scaled() -> nn.Module:
+    return with_linear(lambda own, x: torch.tanh(own.linear(x) * getattr(x, "scale", 1.0)))
 
 
-class Tagging(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scaled = Scaled()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * 1.0
-        x.scale = 3.0  # type: ignore[attr-defined]
-        y: Tensor = self.scaled(x)
-        return y
+def tags(x: Any) -> Any:
+    x.scale = 3.0
+    return x
 
 
 def test_what_python_has_put_on_an_argument() -> None:
     """The boundary was without it: a causal mask of torch's had lost its sizes, and a default was taken silently."""
     torch.manual_seed(0)
-    assert_same(nn.Sequential(nn.Linear(WIDTH, WIDTH), Tagging(), nn.Linear(WIDTH, 1)), ["1.scaled"], summed)
-
-
-class TaggingBetween(nn.Module):
-    """Puts it on a result of one call for the next."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.scaled = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), Scaled()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        x.scale = 3.0  # type: ignore[attr-defined]
-        y: Tensor = self.scaled(x)
-        return y
-
-
-class Tagger(nn.Module):
-    """Puts it on its own result."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inner(x)
-        x.scale = 3.0  # type: ignore[attr-defined]
-        return x
+    tagging = around(scaled(), lambda inner, x: inner(tags(x * 1.0)))
+    assert_same(nn.Sequential(nn.Linear(WIDTH, WIDTH), tagging, nn.Linear(WIDTH, 1)), ["1.inner"], summed)
 
 
 def test_what_glue_puts_on_a_result_for_the_next_call_of_a_run() -> None:
     """The replay gave the next call the result without it, and a default was taken silently."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), TaggingBetween(), nn.Linear(WIDTH, 1))
+    first = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+    between = Told(lambda own, x: own.scaled(tags(own.first(x))), first=first, scaled=scaled())
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), between, nn.Linear(WIDTH, 1))
     assert_same(model, [["1.first", "1.scaled"]], summed)
 
 
@@ -191,7 +140,8 @@ def test_what_a_kept_call_puts_on_its_result(inner: Callable[[], nn.Module]) -> 
     found = []
     for planned in (False, True):
         torch.manual_seed(0)
-        block = nn.Sequential(nn.Linear(WIDTH, WIDTH), Tagger(inner()), Scaled())
+        tagger = around(inner(), lambda inner, x: tags(inner(x)))
+        block = nn.Sequential(nn.Linear(WIDTH, WIDTH), tagger, scaled())
         model = nn.Sequential(block, nn.Linear(WIDTH, 1))
         if planned:
             install(model, Plan(segments=(Segment(calls=("0#0",), keep=("0.1#0",)),)))
@@ -199,36 +149,23 @@ def test_what_a_kept_call_puts_on_its_result(inner: Callable[[], nn.Module]) -> 
     assert found[0].differences(found[1]) == []
 
 
-class InTheMidst(nn.Module):
+def in_the_midst(own: Told, x: Tensor) -> Any:
     """Has a result require a gradient between two calls, as adapters do with that of a frozen embedding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.frozen = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.last = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
-        self.frozen.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.first(x).tanh()
-        z = self.frozen(batch(4, WIDTH)).requires_grad_()
-        result: Tensor = self.last(z) * y
-        return result
+    y = own.first(x).tanh()
+    return own.last(own.frozen(batch(4, WIDTH)).requires_grad_()) * y
 
 
 def test_a_result_that_is_made_to_require_a_gradient_between_two_calls() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), InTheMidst(), nn.Linear(WIDTH, 1))
+    parts = {"first": nn.Linear(WIDTH, WIDTH), "frozen": nn.Linear(WIDTH, WIDTH).requires_grad_(False)}
+    last = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Told(in_the_midst, **parts, last=last), nn.Linear(WIDTH, 1))
     assert_same(model, [["1.first", "1.frozen", "1.last"]], summed)
 
 
-class Draws(nn.Module):
-    def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
-        self.linear, self.generator = nn.Linear(WIDTH, WIDTH), generator
-
-    def forward(self, x: Tensor) -> Tensor:
-        noise = torch.bernoulli(torch.full((WIDTH,), 0.5), generator=self.generator)
-        return torch.tanh(self.linear(x).sin() * noise)
+def draws(own: Told, x: Tensor) -> Tensor:
+    noise = torch.bernoulli(torch.full((WIDTH,), 0.5), generator=own.generator)
+    return torch.tanh(own.linear(x).sin() * noise)
 
 
 def test_a_generator_that_only_kept_functions_draw_from() -> None:
@@ -237,7 +174,8 @@ def test_a_generator_that_only_kept_functions_draw_from() -> None:
     for planned in (False, True):
         torch.manual_seed(0)
         generator = torch.Generator().manual_seed(3)
-        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Draws(generator), Draws(generator), nn.Linear(WIDTH, 1))
+        drawing = (with_linear(draws, generator=generator) for _ in range(2))
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *drawing, nn.Linear(WIDTH, 1))
         if planned:
             segments = (Segment(calls=(f"{i}#0",), keep=(f"{i}#0/bernoulli#0",)) for i in (1, 2))
             install(model, Plan(segments=tuple(segments)))

@@ -15,26 +15,15 @@ from torch.utils.checkpoint import checkpoint
 from autockpt import Plan, Segment
 from tests.doors import Detached, Frame, Slot, install, torch_private, uninstall
 from tests.frames.models import WIDTH, Tower, batch, summed
+from tests.toys.chains import InTurn, Residual
+from tests.toys.told import Told, with_linear
 
 ROWS = 64
 
 
-class Layer(nn.Module):
-    """Saves four tensors of its input's size, or twice that, and frees others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(64)
-        self.first, self.second = nn.Linear(64, 128), nn.Linear(128, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.second(torch.nn.functional.gelu(self.first(self.norm(x))))
-        return out
-
-
 def chain(length: int = 6) -> nn.Sequential:
     torch.manual_seed(0)
-    model = nn.Sequential(*(Layer() for _ in range(length)), nn.Linear(64, 1))
+    model = nn.Sequential(*(Residual(64, 2) for _ in range(length)), nn.Linear(64, 1))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return model
@@ -61,20 +50,12 @@ def peak(model: nn.Module) -> int:
     return max(events(step))
 
 
-class Checkpointed(nn.Module):
+def checkpointed(model: nn.Sequential, run: int) -> nn.Module:
     """The same blocks under torch's own checkpoint."""
-
-    def __init__(self, model: nn.Sequential, run: int) -> None:
-        super().__init__()
-        layers = list(model)
-        self.parts = [nn.Sequential(*layers[i : i + run]) for i in range(0, len(layers) - 1, run)]
-        self.last = layers[-1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        for part in self.parts:
-            x = checkpoint(part, x, use_reentrant=False, preserve_rng_state=False)
-        out: Tensor = self.last(x)
-        return out
+    parts = (model[i : i + run] for i in range(0, len(model) - 1, run))
+    return InTurn(
+        parts, lambda _, part, x: checkpoint(part, x, use_reentrant=False, preserve_rng_state=False), model[-1]
+    )
 
 
 @pytest.mark.parametrize("run", [1, 2, 3, 6])
@@ -85,7 +66,7 @@ def test_the_peak_is_that_of_torch_checkpoint_or_less(run: int) -> None:
     # A plain step and a frame release a saved tensor when its node is done; checkpoint when it is unpacked, which is
     # before the node's bias gradient is summed.
     bias = 64 * 4
-    assert peak(planned) <= peak(Checkpointed(chain(), run)) + bias
+    assert peak(planned) <= peak(checkpointed(chain(), run)) + bias
     assert run == 6 or peak(planned) < peak(plain)
 
 
@@ -108,27 +89,13 @@ def test_the_levels_after_forward_are_the_boundary() -> None:
 def test_what_needs_no_gradient_in_a_run_is_not_held(run: list[str]) -> None:
     """As positions from a frozen table: budgets were exceeded by its result, which counted as made again."""
 
-    class Joins(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(64, 64)
-
-        def forward(self, x: Tensor, places: Tensor) -> Tensor:
-            out: Tensor = self.layer((x + places).tanh())
-            return out
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.table, self.last = nn.Linear(64, 64), nn.Embedding(ROWS, 64), Joins()
-            self.table.requires_grad_(False)
-
-        def forward(self, x: Tensor, places: Tensor) -> Tensor:
-            hidden = self.first(x)
-            out: Tensor = self.last(hidden, self.table(places))
-            return out
-
-    model, batch = Model(), (torch.ones(ROWS, 64), torch.arange(ROWS))
+    model = Told(
+        lambda own, x, places: own.last(own.first(x), own.table(places)),
+        first=nn.Linear(64, 64),
+        table=nn.Embedding(ROWS, 64).requires_grad_(False),
+        last=with_linear(lambda own, x, places: own.linear((x + places).tanh()), 64),
+    )
+    batch = (torch.ones(ROWS, 64), torch.arange(ROWS))
     kept: list[Tensor] = []
     install(model, Plan.of([run]))
     hidden_bytes = 0 if "first" in run else 4 * 64 * ROWS

@@ -23,6 +23,7 @@ from autockpt.solvers import least_peak, simulate
 from tests.doors import Handle, NoRoom, find_candidates, find_planned, frames_thread, install, patched_behind, uninstall
 from tests.frames.comparing import Run, assert_same, steps
 from tests.frames.models import WIDTH, Tower, cnn, images, mlp, penalised, summed
+from tests.toys.told import Told, around, chunks, with_linear
 
 Kind = Literal["boundary", "saved"]
 
@@ -94,29 +95,20 @@ def test_a_storage_that_has_gone_lends_its_key_to_none_that_waits(where: Offload
     assert_same(model, plan_of(where, *stages(8, "saved")), wide, replays=None)
 
 
-class Chunks(nn.Module):
-    """Tensors of one storage that count their changes each by itself: one is saved, then another is written."""
+def recurrent(kind: type[nn.Module]) -> nn.Module:
+    """A recurrent layer or a cell of one, of whose results the first is returned."""
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        first, second = torch.unsafe_chunk(hidden * 2, 2, -1)
-        return torch.cat([first.sigmoid_(), second.tanh_()], -1)
+    def first(inner: nn.Module, x: Tensor) -> Any:
+        out = inner(x)
+        return out[0] if isinstance(out, tuple) else out
 
-
-class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.Module]) -> None:
-        super().__init__()
-        self.inner = kind(WIDTH, WIDTH)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        out = self.inner(hidden)
-        found: Tensor = out[0] if isinstance(out, tuple) else out
-        return found
+    return around(kind(WIDTH, WIDTH), first)
 
 
 @pytest.mark.parametrize("kind", ["saved", "boundary"])
 @pytest.mark.parametrize(
     "block",
-    [Chunks, *(functools.partial(Recurrent, each) for each in (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell))],
+    [chunks, *(functools.partial(recurrent, each) for each in (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell))],
     ids=["chunks", "GRU", "GRU cell", "LSTM", "LSTM cell"],
 )
 def test_what_shares_a_storage_and_counts_changes_by_itself(
@@ -130,24 +122,16 @@ def test_what_shares_a_storage_and_counts_changes_by_itself(
     assert_same(model, plan_of(where, *stages(3, kind)), summed, replays=None)
 
 
-class Jagged(nn.Module):
+def jagged(own: Told, x: Tensor) -> Any:
     """Makes a nested tensor, whose lengths are a symbol of its own each time, and takes it apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        nested = torch.nested.nested_tensor_from_jagged(hidden * 2, torch.tensor([0, 3, 8]))
-        out: Tensor = self.inner(nested).values()
-        return out
+    return own.linear(torch.nested.nested_tensor_from_jagged(x * 2, torch.tensor([0, 3, 8]))).values()
 
 
 @pytest.mark.parametrize("kind", [None, "saved", "boundary"])
 def test_nested_tensors_that_a_call_makes_stay(kind: Kind | None, where: Offload) -> None:
     """A plan by hand ended in a ReplayError: the lengths of those that a replay makes are a symbol of their own."""
     torch.manual_seed(0)
-    model, batch = nn.Sequential(nn.Linear(8, 8), Jagged(), nn.Linear(8, 8)), torch.randn(8, 8)
+    model, batch = nn.Sequential(nn.Linear(8, 8), with_linear(jagged), nn.Linear(8, 8)), torch.randn(8, 8)
     plain = copy.deepcopy(model)
     install(model, plan_of(where, ("1", kind)))
     for each in (plain, model):
@@ -159,7 +143,7 @@ def test_nested_tensors_that_a_call_makes_stay(kind: Kind | None, where: Offload
 
 @pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
 def test_no_plan_moves_what_parts_of_one_storage_save(kind: type[nn.Module], where: Offload) -> None:
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), Recurrent(kind)) for _ in range(3)))
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), recurrent(kind)) for _ in range(3)))
     free = msgspec.structs.replace(where, write_rate=1e18, read_rate=1e18, move_seconds=0.0)
     plan = autockpt.solve(autockpt.profile(model, torch.randn(512, WIDTH)), "min", offload=free)
     moved = [call for segment in plan.segments if segment.offload == "saved" for call in segment.calls]

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from autockpt import InvalidFile, NotApplicable, Plan, Segment, is_recomputing
 from tests.doors import Frame, ReplayChecks, data_files, govern, install, patched_behind, ranks_refuse
 from tests.frames.comparing import Run, assert_frames_go, assert_same, steps
-from tests.frames.models import WIDTH, Containers, Tower, WithLinear, batch, cnn, images, mlp, penalised, summed
+from tests.frames.models import WIDTH, Containers, Tower, batch, cnn, images, mlp, penalised, summed
+from tests.toys.told import Told, overwriting, with_linear
 from tests.twin import counting_replays, listening
 
 Cuts = tuple[int, ...]
@@ -161,22 +162,19 @@ def test_two_backwards_that_read_different_parts() -> None:
     assert all(map(torch.equal, run(plain), run(planned)))
 
 
-class Penalises(WithLinear):
+def penalises(own: Told, hidden: Tensor) -> Any:
     """Takes a gradient in its own forward, and has a part of it in its result."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        with torch.enable_grad():
-            inner = hidden.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.linear(inner).tanh().square().sum(), inner)
-        out: Tensor = self.linear(hidden) + gradient
-        return out
+    with torch.enable_grad():
+        inner = hidden.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(own.linear(inner).tanh().square().sum(), inner)
+    return own.linear(hidden) + gradient
 
 
 @pytest.mark.parametrize("check", ["never", "sampled", "always"])
 def test_a_call_that_takes_a_gradient_in_its_own_forward(check: Checks) -> None:
     """A descent saves nothing that it could be taken of: all is replayed at once, or backward has what was spilled."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(Penalises() for _ in range(4)))
+    model = nn.Sequential(*(with_linear(penalises) for _ in range(4)))
     planned = copy.deepcopy(model)
     install(planned, numbered((0, 1, 2, 1)), check)
     with listening() as said:
@@ -186,19 +184,15 @@ def test_a_call_that_takes_a_gradient_in_its_own_forward(check: Checks) -> None:
     assert len(kept) == (check != "never")
 
 
-class PenalisesLater(Penalises):
+def penalises_later(own: Told, hidden: Tensor) -> Any:
     """Does so from some step on, which no rehearsal has seen."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        later = getattr(self, "later", False)
-        out: Tensor = super().forward(hidden) if later else self.linear(hidden)
-        return out
+    return penalises(own, hidden) if getattr(own, "later", False) else own.linear(hidden)
 
 
 @pytest.mark.parametrize("check", ["never", "sampled", "always"])
 def test_a_later_descent_that_fails_is_a_replay_at_once(check: Checks) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(PenalisesLater() for _ in range(4)))
+    model = nn.Sequential(*(with_linear(penalises_later) for _ in range(4)))
     planned = copy.deepcopy(model)
     install(planned, numbered((0, 1, 2, 1)), check)
     with listening() as said:
@@ -209,18 +203,10 @@ def test_a_later_descent_that_fails_is_a_replay_at_once(check: Checks) -> None:
     assert len([each for each in said if "takes a gradient in its own forward" in each]) == (check != "never")
 
 
-class Overwrites(WithLinear):
-    """Changes its argument in place, which the part before has returned."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.linear(hidden.mul_(2))
-        return out
-
-
 @pytest.mark.parametrize("check", ["sampled", "always"])
 def test_a_rehearsal_goes_on_with_what_was_spilled_where_a_part_cannot_be_replayed(check: Checks) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), Overwrites(), nn.Linear(WIDTH, WIDTH))
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), overwriting(WIDTH), nn.Linear(WIDTH, WIDTH))
     planned = copy.deepcopy(model)
     install(planned, numbered((0, 1, 1, 1)), check)
     with listening() as said:
@@ -231,34 +217,27 @@ def test_a_rehearsal_goes_on_with_what_was_spilled_where_a_part_cannot_be_replay
 
 def test_without_a_comparison_that_is_an_error() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Overwrites(), nn.Linear(WIDTH, WIDTH))
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), overwriting(WIDTH), nn.Linear(WIDTH, WIDTH))
     install(model, numbered((0, 1, 1)))
     with pytest.raises(RuntimeError, match=r"in-?place operation"):
         summed(model).backward()
 
 
-class Remembers(WithLinear):
+def remembers(own: Told, hidden: Tensor) -> Any:
     """Fills a list, which a replay would do again: once for each descent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        self.seen.append(1)
-        out: Tensor = self.linear(hidden) * len(self.seen)
-        return out
+    own.seen.append(1)
+    return own.linear(hidden) * len(own.seen)
 
 
 def test_a_rehearsed_descent_leaves_no_trace() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(Remembers() for _ in range(4)))
+    model = nn.Sequential(*(with_linear(remembers, seen=[]) for _ in range(4)))
     planned = copy.deepcopy(model)
     install(planned, numbered((0, 1, 2, 1)), "sampled")
     with listening() as said:
         found = steps(planned, summed, count=2)
     assert steps(model, summed, count=2).differences(found) == []
-    assert all(isinstance(stage, Remembers) and len(stage.seen) == 2 for stage in planned) and said
+    assert all(isinstance(stage, Told) and len(stage.seen) == 2 for stage in planned) and said
 
 
 def test_an_error_in_a_descent_is_that_of_the_call() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,23 +11,15 @@ from torch import Tensor, nn
 from autockpt import Plan
 from tests.doors import install
 from tests.frames.models import WIDTH, batch
-from tests.frames.test_units import Stack, plan
+from tests.frames.test_units import plan, stack
+from tests.toys.told import Told, with_linear
 
 
-class Masked(nn.Module):
+def masked(own: Told, x: Tensor) -> Any:
     """Leaves a mask out where it would hide nothing, as transformers' models do with padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        seen = nn.functional.hardtanh(x.detach() + 1e3, 0.0, 1.0)
-        if torch.all(seen):
-            out: Tensor = self.second(self.first(x).tanh())
-        else:
-            out = self.second((self.first(x) * seen).tanh())
-        return out
+    seen = nn.functional.hardtanh(x.detach() + 1e3, 0.0, 1.0)
+    out = own.linear(x) if torch.all(seen) else own.linear(x) * seen
+    return own.dropout(out.tanh())
 
 
 SKIPS = plan(["blocks.1"], ["blocks.1/all"], ["blocks.1/hardtanh"])
@@ -49,7 +43,7 @@ def gradients(model: nn.Module, shifts: list[float]) -> list[Tensor]:
     "shifts", [[0.0] * 3, [0.0, -1e3, 0.0], [-1e3, 0.0, -1e3]], ids=["as recorded", "later", "in the rehearsal"]
 )
 def test_what_the_plan_skips_runs_where_the_data_need_it(shifts: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    model = Stack(Masked)
+    model = stack(lambda: with_linear(masked, dropout=nn.Dropout(0.2)))
     plain = gradients(model, shifts)
     install(model, SKIPS, "sampled")
     assert all(map(torch.equal, gradients(model, shifts), plain))

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from autockpt import Plan
 from tests.doors import Handle, Installation, Reference, govern, install, patched_forward, uninstall, watching_replays
 from tests.frames.models import WIDTH, batch, summed
-from tests.frames.test_units import Stack, plan
+from tests.frames.test_units import plan, stack
+from tests.toys.told import Told, with_linear
 from tests.twin import counting_replays
 
 
@@ -32,7 +33,7 @@ def test_a_plan_that_is_replaced_before_backward(then: Plan | None) -> None:
     found = []
     for planned in (False, True):
         torch.manual_seed(1)
-        model = Stack()
+        model = stack()
         if planned:
             units = ["blocks.0.out", "blocks.0/scaled_dot_product_attention", "blocks.0.mlp.up"]
             install(model, plan(["blocks.0"], units))
@@ -79,7 +80,7 @@ def test_a_governed_model_gets_another_plan_before_backward() -> None:
     found = []
     for planned in (False, True):
         torch.manual_seed(1)
-        model, governor = Stack(), Fixed()
+        model, governor = stack(), Fixed()
         if planned:
             govern(model, governor, plans[0])
         with watching_replays(model) as replayed:
@@ -100,22 +101,13 @@ def test_a_governed_model_gets_another_plan_before_backward() -> None:
 def test_a_child_of_a_watched_call_is_not_taken_for_it_once_the_plan_is_off() -> None:
     """What a child called counted as its caller's own code, so that another function's result was handed out."""
 
-    class Shifts(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x + torch.ones_like(x)
-
-    class Watched(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.shifts, self.layer = Shifts(), nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.layer((self.shifts(x) + x).sin())
-            return out
+    def watched() -> nn.Module:
+        shifts = Told(lambda own, x: x + torch.ones_like(x))
+        return with_linear(lambda own, x: own.linear((own.shifts(x) + x).sin()), shifts=shifts)
 
     found = []
     for planned in (False, True):
-        model = Stack(Watched)
+        model = stack(watched)
         if planned:
             install(model, plan(["blocks.1"], ["blocks.1/add"]))
         loss = summed(model)
@@ -139,16 +131,10 @@ def test_replays_in_two_threads_of_a_plan_that_is_off_leave_nothing_behind() -> 
             second_inside.set()
             assert first_left.wait(30)
 
-    class Meets(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.kept, self.layer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.kept(x).sin()
-            meet()
-            out: Tensor = self.layer(x.sin())
-            return out
+    def meets(own: Told, x: Tensor) -> Any:
+        x = own.kept(x).sin()
+        meet()
+        return own.linear(x.sin())
 
     def first() -> None:
         losses[0].backward()
@@ -158,7 +144,7 @@ def test_replays_in_two_threads_of_a_plan_that_is_off_leave_nothing_behind() -> 
         assert first_inside.wait(30)
         losses[1].backward()
 
-    model = Stack(Meets, depth=1)
+    model = stack(lambda: with_linear(meets, kept=nn.Linear(WIDTH, WIDTH)), depth=1)
     install(model, plan(["blocks.0"], ["blocks.0.kept"]))
     losses = [summed(model), summed(model)]
     uninstall(model)

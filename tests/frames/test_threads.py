@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from autockpt import Plan, is_recomputing
 from tests.doors import Undo, install, take_back
 from tests.frames.models import WIDTH, summed
+from tests.toys.told import Told, with_linear
 from tests.twin import counting_replays
 
 PATIENCE_SECONDS = 600
@@ -241,16 +242,14 @@ class Posts:
         assert not thread.is_alive() and errors == []
 
 
-class Post(nn.Module):
+def post(posts: Posts, name: str) -> nn.Module:
     """A place: in the forwards that pass it, and in their replays."""
 
-    def __init__(self, posts: Posts, name: str) -> None:
-        super().__init__()
-        self.name, self.passed = name, posts.passed
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.passed(self.name)
+    def passes(own: Told, x: Tensor) -> Tensor:
+        posts.passed(name)
         return x
+
+    return Told(passes)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -261,7 +260,7 @@ def test_threads_that_train_one_model_each_find_and_leave_every_entry(training: 
     around = ((nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.GELU()) for _ in range(2))
     parts = zip(around, names[::2], names[1::2], strict=True)
     blocks = (
-        nn.Sequential(linear, Post(posts, one), norm, Post(posts, other), gelu)
+        nn.Sequential(linear, post(posts, one), norm, post(posts, other), gelu)
         for (linear, norm, gelu), one, other in parts
     )
     shared = Shared(nn.Sequential(*blocks), training=training)
@@ -275,26 +274,23 @@ def test_threads_that_train_one_model_each_find_and_leave_every_entry(training: 
     shared.check()
 
 
-class Slow(nn.Module):
+def slow(barrier: threading.Barrier) -> nn.Module:
     """Is in its replays as long as those of other threads are."""
 
-    def __init__(self, barrier: threading.Barrier) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(WIDTH)
-        self.meet = barrier.wait
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(x).sin()
+    def meets(own: Told, x: Tensor) -> Any:
+        x = own.norm(x).sin()
         if is_recomputing():
-            self.meet(PATIENCE_SECONDS)
+            barrier.wait(PATIENCE_SECONDS)
         return x.sin()
+
+    return Told(meets, norm=nn.BatchNorm1d(WIDTH))
 
 
 def test_threads_that_run_backward_at_once_leave_the_models_own_buffers() -> None:
     """In training: every forward has run, and only replays meet."""
     torch.manual_seed(0)
     plain, model = (
-        nn.Sequential(nn.Linear(WIDTH, WIDTH), Slow(threading.Barrier(4)), nn.Linear(WIDTH, WIDTH)) for _ in range(2)
+        nn.Sequential(nn.Linear(WIDTH, WIDTH), slow(threading.Barrier(4)), nn.Linear(WIDTH, WIDTH)) for _ in range(2)
     )
     model.load_state_dict(plain.state_dict())
     planned(model)
@@ -308,23 +304,17 @@ def test_threads_that_run_backward_at_once_leave_the_models_own_buffers() -> Non
         assert buffer is own[name] and torch.equal(buffer, plain.get_buffer(name)), name
 
 
-class Differentiating(nn.Module):
+def differentiates(own: Told, x: Tensor) -> Any:
     """Differentiates a graph from outside in its replay, which replays the frames of that graph."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-        self.graph: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x)
-        if is_recomputing() and self.graph:
-            torch.autograd.grad(self.graph.pop(), list(self.inner.parameters()))
-        return out.sin()
+    out = own.inner(x)
+    if is_recomputing() and own.graph:
+        torch.autograd.grad(own.graph.pop(), list(own.inner.parameters()))
+    return out.sin()
 
 
 def test_a_replay_inside_a_replay_of_the_same_module_does_not_wait_for_itself() -> None:
-    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), Differentiating(normalised(1)), nn.Linear(WIDTH, 1))
+    differentiating = Told(differentiates, inner=normalised(1), graph=[])
+    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), differentiating, nn.Linear(WIDTH, 1))
     model: Any = copy.deepcopy(plain)
     install(model, Plan.of(["1"]))
 
@@ -345,31 +335,27 @@ def test_a_replay_inside_a_replay_of_the_same_module_does_not_wait_for_itself() 
 def test_replays_of_two_models_do_not_wait_for_each_other() -> None:
     """Ranks that are threads meet in the midst of a forward."""
     barrier = threading.Barrier(2)
-    models = [planned(nn.Sequential(nn.Linear(WIDTH, WIDTH), Slow(barrier))) for _ in range(2)]
+    models = [planned(nn.Sequential(nn.Linear(WIDTH, WIDTH), slow(barrier))) for _ in range(2)]
     losses = [summed(model) for model in models]
     assert run_all(*(loss.backward for loss in losses)) == []
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_replay_that_fails_lets_the_others_go_on(error: type[BaseException]) -> None:
-    class Failing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.fails = nn.BatchNorm1d(WIDTH), [True]
+    def fails_in_replays(own: Told, x: Tensor) -> Any:
+        x = own.norm(x).sin()
+        if is_recomputing() and own.fails:
+            raise error
+        return x.sin()
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.norm(x).sin()
-            if is_recomputing() and self.fails:
-                raise error
-            return x.sin()
-
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Failing())
+    failing = Told(fails_in_replays, norm=nn.BatchNorm1d(WIDTH), fails=[True])
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), failing)
     planned(model)
     losses = [summed(model), summed(model)]
     own = dict(model.named_buffers())
     with pytest.raises(error):
         losses[0].backward()
-    model.get_submodule("1").fails.clear()  # type: ignore[union-attr, operator]
+    failing.fails.clear()
     assert run_all(losses[1].backward) == []
     assert all(buffer is own[name] for name, buffer in model.named_buffers())
 
@@ -387,34 +373,23 @@ def test_what_is_put_back_is_put_back_to_the_end_where_that_is_interrupted() -> 
     assert done == [2, 1, 0]
 
 
-class Restless(nn.Module):
+def restless(own: Told, x: Tensor) -> Any:
     """Adds buffers in its forward, takes others out, and moves one behind the others."""
-
-    a: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-        for number, name in enumerate("abcd"):
-            self.register_buffer(name, torch.full((WIDTH,), 1.0 + number))
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        a = self.a
-        del self.a
-        if not is_recomputing():
-            self.register_buffer("a", a)
-        self.register_buffer(f"new{self.calls}", a + 1)
-        if self.calls > 1:
-            self._buffers.pop(f"new{self.calls - 1}", None)
-        out: Tensor = (self.layer(x) * a).sin().cos()
-        return out
+    own.calls += 1
+    a = own.a
+    del own.a
+    if not is_recomputing():
+        own.register_buffer("a", a)
+    own.register_buffer(f"new{own.calls}", a + 1)
+    if own.calls > 1:
+        own._buffers.pop(f"new{own.calls - 1}", None)
+    return (own.linear(x) * a).sin().cos()
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_entries_that_a_forward_adds_or_takes_out_are_those_of_the_plain_step(n_steps: int) -> None:
-    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), Restless())
+    buffers = {name: torch.full((WIDTH,), 1.0 + number) for number, name in enumerate("abcd")}
+    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), with_linear(restless, calls=0, **buffers))
     model = planned(copy.deepcopy(plain))
     for _ in range(n_steps):
         summed(plain).backward()
@@ -428,24 +403,16 @@ def test_entries_that_a_forward_adds_or_takes_out_are_those_of_the_plain_step(n_
             assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
 
 
-class Reading(nn.Module):
+def reads_entries(own: Told, x: Tensor) -> Any:
     """Notes in its replay what another thread finds in it."""
-
-    def __init__(self, found: list[list[str]]) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(WIDTH)
-        self.found = found
-
-    def forward(self, x: Tensor) -> Tensor:
-        if is_recomputing():
-            assert run_all(lambda: self.found.append(list(self.state_dict()))) == []
-        out: Tensor = self.norm(x).sin().cos()
-        return out
+    if is_recomputing():
+        assert run_all(lambda: own.found.append(list(own.state_dict()))) == []
+    return own.norm(x).sin().cos()
 
 
 def test_dicts_exchanged_between_forward_and_backward_have_all_entries_in_the_replay_and_after_it() -> None:
     found: list[list[str]] = []
-    model: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), Reading(found))
+    model: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), Told(reads_entries, norm=nn.BatchNorm1d(WIDTH), found=found))
     entries = list(model[1].state_dict())
     planned(model)
     loss = summed(model)

@@ -14,41 +14,36 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from autockpt import NotApplicable, Plan, ReplayError, Segment, measure
 from tests.doors import UnitRun, frames_units, install
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, WithLinear, batch, penalised, summed
+from tests.frames.models import WIDTH, batch, penalised, summed
+from tests.toys.chains import InTurn
+from tests.toys.told import Told, around, with_linear
 
 
-class Block(nn.Module):
+def block() -> nn.Module:
     """A block as transformers have it, whose every function may be a unit."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.other_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.ModuleDict({"up": nn.Linear(WIDTH, 4 * WIDTH), "down": nn.Linear(4 * WIDTH, WIDTH)})
-        self.dropout = nn.Dropout(0.2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = self.qkv(self.norm(x)).unflatten(-1, (3, 2, WIDTH // 2)).permute(1, 2, 0, 3)
-        query, key, value = heads.unbind()
-        mixed = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1)
-        x = x + self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))
-        inner = nn.functional.gelu(self.mlp["up"](self.other_norm(x)))
-        out: Tensor = x + self.dropout(self.mlp["down"](inner))
-        return out
+    return Told(
+        transforms,
+        norm=nn.LayerNorm(WIDTH),
+        other_norm=nn.LayerNorm(WIDTH),
+        qkv=nn.Linear(WIDTH, 3 * WIDTH),
+        out=nn.Linear(WIDTH, WIDTH),
+        mlp=nn.ModuleDict({"up": nn.Linear(WIDTH, 4 * WIDTH), "down": nn.Linear(4 * WIDTH, WIDTH)}),
+        dropout=nn.Dropout(0.2),
+    )
 
 
-class Stack(nn.Module):
-    def __init__(self, make: Callable[[], nn.Module] = Block, depth: int = 3) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks = nn.ModuleList(make() for _ in range(depth))
-        self.head = nn.Linear(WIDTH, 1)
+def transforms(own: Told, x: Tensor) -> Any:
+    heads = own.qkv(own.norm(x)).unflatten(-1, (3, 2, WIDTH // 2)).permute(1, 2, 0, 3)
+    query, key, value = heads.unbind()
+    mixed = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1)
+    x = x + own.dropout(own.out(mixed.transpose(0, 1).flatten(1)))
+    inner = nn.functional.gelu(own.mlp["up"](own.other_norm(x)))
+    return x + own.dropout(own.mlp["down"](inner))
 
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        out: Tensor = self.head(x)
-        return out
+
+def stack(make: Callable[[], nn.Module] = block, depth: int = 3) -> InTurn:
+    torch.manual_seed(0)
+    return InTurn((make() for _ in range(depth)), last=nn.Linear(WIDTH, 1))
 
 
 def plan(calls: list[str], keep: list[str], skip: list[str] | None = None) -> Plan:
@@ -83,27 +78,22 @@ def test_units_of_a_block(calls: list[str], keep: list[str], skip: list[str]) ->
 
     read_later = [name for name in skip if name == "/add#1"]  # by the next call of the run
     skipped = units([name for name in skip if name not in read_later], calls) + units(read_later, calls[-1:])
-    assert_same(Stack(), plan(calls, units(keep, calls) + units(read_later, calls[:-1]), skipped), summed)
+    assert_same(stack(), plan(calls, units(keep, calls) + units(read_later, calls[:-1]), skipped), summed)
 
 
 def test_a_unit_is_not_run_again() -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.runs = nn.Linear(WIDTH, WIDTH), [0]
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.runs[0] += 1
-            out: Tensor = self.inner(x).tanh()
-            return out
+    def counts(own: Told, x: Tensor) -> Any:
+        own.runs[0] += 1
+        return own.linear(x).tanh()
 
     def block() -> nn.Module:
-        return nn.Sequential(Counting(), nn.Tanh(), Counting(), nn.Tanh(), Counting())
+        counting = [with_linear(counts, runs=[0]) for _ in range(3)]
+        return nn.Sequential(counting[0], nn.Tanh(), counting[1], nn.Tanh(), counting[2])
 
-    model = Stack(block, depth=1)
+    model = stack(block, depth=1)
     install(model, plan(["blocks.0"], ["blocks.0.0"], ["blocks.0.4"]))
     summed(model).backward()
-    assert [layer.runs[0] for layer in model.blocks[0].children() if isinstance(layer, Counting)] == [1, 2, 1]
+    assert [layer.runs[0] for layer in model.blocks[0].children() if isinstance(layer, Told)] == [1, 2, 1]
 
 
 def test_what_stays_is_what_is_kept() -> None:
@@ -114,7 +104,7 @@ def test_what_stays_is_what_is_kept() -> None:
         return nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Sigmoid(), nn.Tanh(), nn.Sigmoid())
 
     def after_forward(keep: list[str]) -> int:
-        model = Stack(block, depth=1)
+        model = stack(block, depth=1)
         install(model, plan(["blocks.0"], keep))
         x = torch.ones(rows, WIDTH)
         kept: list[Tensor] = []
@@ -126,23 +116,16 @@ def test_what_stays_is_what_is_kept() -> None:
 
 
 def test_functions_are_counted_in_their_own_calls_code_only() -> None:
-    class Inner(WithLinear):
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.linear(x) * 2 * 0.3
-            return out
+    def outer(own: Told, x: Tensor) -> Any:
+        x = own.children_[0](x) * (1 / x.shape[0])
+        return own.children_[1](x).exp() * x.tanh()
 
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.children_ = nn.ModuleList([Inner(), Inner()])
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.children_[0](x) * (1 / x.shape[0])
-            y: Tensor = self.children_[1](x).exp() * x.tanh()
-            return y
+    def of_two() -> nn.Module:
+        inner = (with_linear(lambda own, x: own.linear(x) * 2 * 0.3) for _ in range(2))
+        return Told(outer, children_=nn.ModuleList(inner))
 
     units = ["blocks.0/mul#0", "blocks.0/mul#1", "blocks.0.children_.1/mul#1"]
-    model = Stack(Outer)
+    model = stack(of_two)
     assert_same(model, plan(["blocks.0"], units), summed)
     seen: list[str] = []
     hand_out = UnitRun.hand_out
@@ -192,14 +175,8 @@ def test_the_product_of_a_linear_layer_is_a_unit(
 ) -> None:
     """Where the product is all of the layer's code, no function mode is on to see it."""
 
-    class Around(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = make()
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = (self.layer(input=x.tanh()) if by_name else self.layer(x.tanh())).tanh()
-            return out
+    def calls(layer: nn.Module, x: Tensor) -> Any:
+        return (layer(input=x.tanh()) if by_name else layer(x.tanh())).tanh()
 
     modes = []
     own = frames_units.FunctionWatch.__init__
@@ -209,47 +186,41 @@ def test_the_product_of_a_linear_layer_is_a_unit(
         own(*args)
 
     monkeypatch.setattr(frames_units.FunctionWatch, "__init__", noting)
-    assert_same(Stack(Around, depth=1), plan(["blocks.0"], ["blocks.0.layer/linear"]), summed)
+    assert_same(stack(lambda: around(make(), calls), depth=1), plan(["blocks.0"], ["blocks.0.inner/linear"]), summed)
     assert bool(modes) == (by_mode or by_name)
 
 
 def test_one_of_several_calls_of_a_module_is_a_unit() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh())
+    def twice(layer: nn.Module, x: Tensor) -> Any:
+        x = layer(x).sin()
+        return layer(x).exp() + layer(x + 1).exp()
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.layer(x).sin()
-            out: Tensor = self.layer(x).exp() + self.layer(x + 1).exp()
-            return out
+    def block() -> nn.Module:
+        return around(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh()), twice)
 
     for number in range(6):
-        units = [f"blocks.1.layer#{number}"] if number < 3 else [f"blocks.1.layer.0#{n}" for n in range(number - 2)]
-        assert_same(Stack(Twice, depth=2), plan(["blocks.1"], []), summed)
-        shared = Stack(Twice, depth=1)
+        units = [f"blocks.1.inner#{number}"] if number < 3 else [f"blocks.1.inner.0#{n}" for n in range(number - 2)]
+        assert_same(stack(block, depth=2), plan(["blocks.1"], []), summed)
+        shared = stack(block, depth=1)
         shared.blocks.append(shared.blocks[0])  # its calls 3 to 5 are those of the second block
         assert_same(shared, plan(["blocks.0#1"], [unit.replace("blocks.1", "blocks.0") for unit in units]), summed)
 
 
 def test_units_that_return_containers_and_nothing() -> None:
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gru = nn.GRU(WIDTH, WIDTH, dropout=0.3, num_layers=2)
-            self.attention = nn.MultiheadAttention(WIDTH, 2, dropout=0.2)
+    def attends(own: Told, x: Tensor) -> Any:
+        x, state = own.gru(x.exp())
+        y, weights = own.attention(x.sin(), x.cos(), x.exp())
+        again, nothing = own.attention(x, x, x, need_weights=False)
+        assert nothing is None
+        return y.exp() + state.sin().sum() + weights.sin().mean() + again.exp()
 
-        def forward(self, x: Tensor) -> Tensor:
-            x, state = self.gru(x.exp())
-            y, weights = self.attention(x.sin(), x.cos(), x.exp())
-            again, nothing = self.attention(x, x, x, need_weights=False)
-            assert nothing is None
-            out: Tensor = y.exp() + state.sin().sum() + weights.sin().mean() + again.exp()
-            return out
+    def block() -> nn.Module:
+        gru = nn.GRU(WIDTH, WIDTH, dropout=0.3, num_layers=2)
+        return Told(attends, gru=gru, attention=nn.MultiheadAttention(WIDTH, 2, dropout=0.2))
 
     units = ["blocks.0.gru", "blocks.0.attention"]
     for keep in ([units[0]], [units[1]], units, [*units, "blocks.0.attention#1"]):
-        assert_same(Stack(Recurrent, depth=2), plan(["blocks.0"], keep), summed)
+        assert_same(stack(block, depth=2), plan(["blocks.0"], keep), summed)
 
 
 def test_a_unit_that_returns_its_argument() -> None:
@@ -258,7 +229,7 @@ def test_a_unit_that_returns_its_argument() -> None:
             nn.Linear(WIDTH, WIDTH), nn.Dropout(0.0), nn.Identity(), nn.Tanh(), nn.Linear(WIDTH, WIDTH)
         )
 
-    model = Stack(block).eval()
+    model = stack(block).eval()
     assert_same(model, plan(["blocks.0"], ["blocks.0.1", "blocks.0.2"]), summed)
 
 
@@ -266,49 +237,37 @@ def test_a_unit_that_returns_its_argument() -> None:
 def test_a_unit_that_is_given_a_conjugate_and_saves_another_view_of_it(view: str) -> None:
     """What it saved was taken for a view of its argument, and was handed back with the wrong sign."""
 
-    class Weighs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            weight = torch.randn(WIDTH // 2, dtype=torch.float32 if view == "imag" else torch.complex64)
-            self.weight = nn.Parameter(weight)
+    def weighs(own: Told, y: Tensor) -> Any:
+        return ((y.imag if view == "imag" else getattr(y, view)()) * own.weight).abs()
 
-        def forward(self, y: Tensor) -> Tensor:
-            seen = y.imag if view == "imag" else getattr(y, view)()
-            return (seen * self.weight).abs()
+    def turns(own: Told, x: Tensor) -> Any:
+        z = torch.view_as_complex(own.inner(x).unflatten(-1, (WIDTH // 2, 2)))
+        return own.outer(own.weighs(z.conj())).tanh()
 
-    class Turned(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH // 2, WIDTH)
-            self.weighs = Weighs()
+    def block() -> nn.Module:
+        inner, outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH // 2, WIDTH)
+        weight = torch.randn(WIDTH // 2, dtype=torch.float32 if view == "imag" else torch.complex64)
+        return Told(turns, inner=inner, outer=outer, weighs=Told(weighs, weight=nn.Parameter(weight)))
 
-        def forward(self, x: Tensor) -> Tensor:
-            z = torch.view_as_complex(self.inner(x).unflatten(-1, (WIDTH // 2, 2)))
-            out: Tensor = self.outer(self.weighs(z.conj()))
-            return out.tanh()
-
-    assert_same(Stack(Turned), plan(["blocks.1"], ["blocks.1.weighs"]), summed)
+    assert_same(stack(block), plan(["blocks.1"], ["blocks.1.weighs"]), summed)
 
 
 def test_an_exception_that_the_member_catches_in_a_unit() -> None:
-    class Failing(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            x.exp()
-            raise ValueError
+    def fails(own: Told, x: Tensor) -> Tensor:
+        x.exp()
+        raise ValueError
 
-    class Trying(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.failing, self.layer = Failing(), nn.Linear(WIDTH, WIDTH)
+    def tries(own: Told, x: Tensor) -> Tensor:
+        try:
+            x = own.failing(x)
+        except ValueError:
+            x = own.linear(x).sin()
+        return x.exp()
 
-        def forward(self, x: Tensor) -> Tensor:
-            try:
-                x = self.failing(x)
-            except ValueError:
-                x = self.layer(x).sin()
-            return x.exp()
+    def block() -> nn.Module:
+        return with_linear(tries, failing=Told(fails))
 
-    assert_same(Stack(Trying), plan(["blocks.0"], ["blocks.0.failing", "blocks.0.layer"]), summed)
+    assert_same(stack(block), plan(["blocks.0"], ["blocks.0.failing", "blocks.0.linear"]), summed)
 
 
 def test_double_backward_and_retained_graphs() -> None:
@@ -317,7 +276,7 @@ def test_double_backward_and_retained_graphs() -> None:
 
     for keep, skip in ((["0"], []), (["2", "1"], []), (["1/softplus"], []), (["0", "1"], ["2", "3"])):
         units = [[f"blocks.1.{name}" for name in names] for names in (keep, skip)]
-        assert_same(Stack(block), plan(["blocks.1"], *units), penalised)
+        assert_same(stack(block), plan(["blocks.1"], *units), penalised)
 
 
 def test_autocast_and_a_kept_cast() -> None:
@@ -326,16 +285,14 @@ def test_autocast_and_a_kept_cast() -> None:
             loss: Tensor = model(batch(4, WIDTH)).float().square().sum()
         return loss
 
-    assert_same(Stack(), plan(["blocks.1"], ["blocks.1.qkv", "blocks.1.mlp.up", "blocks.1/gelu"]), run)
+    assert_same(stack(), plan(["blocks.1"], ["blocks.1.qkv", "blocks.1.mlp.up", "blocks.1/gelu"]), run)
 
 
 def test_a_comparison_is_a_unit_as_others_are() -> None:
-    class Masked(WithLinear):
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = torch.where(x == x.abs(), self.linear(x), 0.1).sin()
-            return out
+    def masked(own: Told, x: Tensor) -> Tensor:
+        return torch.where(x == x.abs(), own.linear(x), 0.1).sin()
 
-    assert_same(Stack(Masked), plan(["blocks.1"], ["blocks.1/__eq__"]), summed)
+    assert_same(stack(lambda: with_linear(masked)), plan(["blocks.1"], ["blocks.1/__eq__"]), summed)
 
 
 def test_a_batch_norm_that_is_kept_counts_once() -> None:
@@ -343,11 +300,11 @@ def test_a_batch_norm_that_is_kept_counts_once() -> None:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
 
     for keep in (["1"], ["0", "1"], ["0"]):
-        assert_same(Stack(block), plan(["blocks.1"], [f"blocks.1.{name}" for name in keep]), summed)
+        assert_same(stack(block), plan(["blocks.1"], [f"blocks.1.{name}" for name in keep]), summed)
 
 
 def test_skipping_what_is_needed_is_said() -> None:
-    model = Stack()
+    model = stack()
     install(model, plan(["blocks.1"], [], ["blocks.1.qkv"]))
     with pytest.raises((ReplayError, RuntimeError), match="blocks") as raised:
         summed(model).backward()
@@ -355,20 +312,17 @@ def test_skipping_what_is_needed_is_said() -> None:
 
 
 def test_what_looks_only_at_the_shape_of_a_skipped_result_is_as_it_would_be() -> None:
-    class Shapes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    def shapes(own: Told, x: Tensor) -> Any:
+        y = own.first(x)
+        ones = torch.ones_like(y) + torch.arange(y.shape[1], device=y.device) + y.new_zeros(y.shape).t().t()
+        z = own.second(ones * x).sin()
+        return z * z.cos() + y.view(2, -1).view_as(x)
 
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.first(x)
-            ones = torch.ones_like(y) + torch.arange(y.shape[1], device=y.device) + y.new_zeros(y.shape).t().t()
-            z = self.second(ones * x).sin()
-            out: Tensor = z * z.cos() + y.view(2, -1).view_as(x)
-            return out
+    def block() -> nn.Module:
+        return Told(shapes, first=nn.Linear(WIDTH, WIDTH), second=nn.Linear(WIDTH, WIDTH))
 
-    assert_same(Stack(Shapes), plan(["blocks.1"], [], ["blocks.1.first", "blocks.1/add#2"]), summed)
-    model = Stack(Shapes)
+    assert_same(stack(block), plan(["blocks.1"], [], ["blocks.1.first", "blocks.1/add#2"]), summed)
+    model = stack(block)
     install(model, plan(["blocks.1"], [], ["blocks.1.second"]))
     with pytest.raises(ReplayError, match=r"aten\.sin.* The plan skips blocks\.1\.second#0"):
         summed(model).backward()
@@ -381,7 +335,7 @@ def writing_block() -> nn.Module:
 
 
 def test_a_unit_that_writes_its_argument_is_refused() -> None:
-    model = Stack(writing_block)
+    model = stack(writing_block)
     install(model, plan(["blocks.0"], ["blocks.0.1"]))
     with pytest.raises(NotApplicable, match="changes an argument in place"):
         summed(model)
@@ -390,18 +344,18 @@ def test_a_unit_that_writes_its_argument_is_refused() -> None:
 @pytest.mark.parametrize("keep", [["2"], ["3"], ["2", "3"]], ids=str)
 def test_a_unit_that_returns_a_view_of_its_argument(keep: list[str]) -> None:
     """It was refused, and with it batches of one, which make views of what is copied else."""
-    assert_same(Stack(writing_block), plan(["blocks.0"], [f"blocks.0.{unit}" for unit in keep]), summed)
+    assert_same(stack(writing_block), plan(["blocks.0"], [f"blocks.0.{unit}" for unit in keep]), summed)
 
 
 def test_a_result_that_is_changed_in_place_later_is_not_handed_out() -> None:
     def block() -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH))
 
-    model = Stack(block)
+    model = stack(block)
     install(model, plan(["blocks.0"], ["blocks.0.0"]))
     with pytest.raises(RuntimeError, match=r"result of a kept call .* is at version 1"):
         summed(model).backward()
-    assert_same(Stack(lambda: nn.Sequential(block(), nn.Tanh())), plan(["blocks.0"], ["blocks.0.0"]), summed)
+    assert_same(stack(lambda: nn.Sequential(block(), nn.Tanh())), plan(["blocks.0"], ["blocks.0.0"]), summed)
 
 
 @pytest.mark.parametrize(
@@ -415,30 +369,21 @@ def test_a_result_that_is_changed_in_place_later_is_not_handed_out() -> None:
 def test_units_that_are_not_inside_their_segment_are_refused(keep: list[str], message: str) -> None:
     units = tuple(f"{unit.replace('/', '#0/')}#0" for unit in keep)
     with pytest.raises(NotApplicable, match=message):
-        install(Stack(), Plan(segments=(Segment(calls=("blocks.0#0",), keep=units),)))
+        install(stack(), Plan(segments=(Segment(calls=("blocks.0#0",), keep=units),)))
 
 
-class Looks(nn.Module):
+def looks(own: Told, x: Tensor) -> Tensor:
     """Notes how many dispatch modes are on, in forward and in backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, int]] = []
-
-    def look(self, when: str) -> None:
-        self.seen.append((when, len(_get_current_dispatch_mode_stack())))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.look("forward")
-        out = x * 2
-        out.register_hook(lambda gradient: self.look("backward"))
-        return out
+    own.seen.append(("forward", len(_get_current_dispatch_mode_stack())))
+    out = x * 2
+    out.register_hook(lambda gradient: own.seen.append(("backward", len(_get_current_dispatch_mode_stack()))))
+    return out
 
 
 def test_no_dispatch_mode_is_on_in_a_selective_step() -> None:
-    looks = Looks()
-    block = nn.Sequential(nn.Linear(WIDTH, WIDTH), looks, nn.GELU(), nn.Linear(WIDTH, WIDTH))
+    looking = Told(looks, seen=[])
+    block = nn.Sequential(nn.Linear(WIDTH, WIDTH), looking, nn.GELU(), nn.Linear(WIDTH, WIDTH))
     model = nn.Sequential(block, nn.Linear(WIDTH, 1))
     install(model, plan(["0"], ["0.0", "0.2/gelu"]))
     model(batch(4, WIDTH)).sum().backward()
-    assert looks.seen == [("forward", 0), ("forward", 0), ("backward", 0)]
+    assert looking.seen == [("forward", 0), ("forward", 0), ("backward", 0)]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tests.fuzz.leaves import WIDTH
+from tests.toys.hidden import HIDDEN as OBJECTS
+from tests.toys.hidden import Hidden
 
 __all__ = ["HIDDEN", "HIDDEN_CONTAINERS", "Empties", "Layerdrop", "hooked"]
 
@@ -22,10 +21,10 @@ __all__ = ["HIDDEN", "HIDDEN_CONTAINERS", "Empties", "Layerdrop", "hooked"]
 class Scales(nn.Module):
     """Scales what it saves by a number out of an object of its own, from its `first` call on."""
 
-    def __init__(self, make: Callable[[], Any], number: Callable[[Any], float], first: int = 1) -> None:
+    def __init__(self, hidden: Hidden, first: int = 1) -> None:
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH)
-        self.hidden, self.number, self.first = make(), number, first
+        self.hidden, self.number, self.first = hidden.make(), hidden.number, first
         self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -35,43 +34,16 @@ class Scales(nn.Module):
         return out
 
 
-def _counted(hidden: Any) -> float:
-    hidden.count += 1
-    return float(hidden.count)
-
-
-def _remembered(hidden: Any) -> float:
-    hidden.append(hidden[-1] + 0.5)
-    return float(hidden[-1])
-
-
-def _averaged(hidden: Any) -> float:
-    hidden *= 0.5
-    hidden += 1.0
-    return float(hidden[0])
-
-
-def _counter() -> Callable[[], int]:
-    count = 0
-
-    def counted() -> int:
-        nonlocal count
-        count += 1
-        return count
-
-    return counted
-
-
 HIDDEN: dict[str, Callable[[], nn.Module]] = {
-    "NumpyRandom": partial(Scales, lambda: None, lambda _: float(np.random.uniform(0.5, 1.5))),
-    "NumpyGenerator": partial(Scales, lambda: np.random.default_rng(0), lambda hidden: float(hidden.uniform(0.5, 1.5))),
-    "PythonGenerator": partial(Scales, lambda: random.Random(0), lambda hidden: float(hidden.uniform(0.5, 1.5))),
-    "CountsInObject": partial(Scales, lambda: SimpleNamespace(count=0), _counted),
-    "CountsInClosure": partial(Scales, _counter, lambda hidden: float(hidden())),
-    "InDeque": partial(Scales, lambda: deque([0.0], maxlen=3), _remembered),
-    "InArray": partial(Scales, lambda: np.zeros(1), _averaged),
-    "CountsLater": partial(Scales, lambda: SimpleNamespace(count=0), _counted, first=2),
-    "PythonGeneratorLater": partial(Scales, lambda: random.Random(0), lambda hidden: float(hidden.random()), first=2),
+    "NumpyRandom": partial(Scales, Hidden(lambda: None, lambda _: float(np.random.uniform(0.5, 1.5)))),
+    "NumpyGenerator": partial(Scales, OBJECTS["a generator of numpy's in an attribute"]),
+    "PythonGenerator": partial(Scales, OBJECTS["a random.Random in an attribute"]),
+    "CountsInObject": partial(Scales, OBJECTS["an object with attributes"]),
+    "CountsInClosure": partial(Scales, OBJECTS["a closure"]),
+    "InDeque": partial(Scales, OBJECTS["a deque"]),
+    "InArray": partial(Scales, OBJECTS["an array that averages"]),
+    "CountsLater": partial(Scales, OBJECTS["an object with attributes"], first=2),
+    "PythonGeneratorLater": partial(Scales, OBJECTS["a random.Random in an attribute"], first=2),
 }
 
 

@@ -16,6 +16,7 @@ from autockpt import Plan
 from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, Parts, batch
 from tests.hazards.devices import DEVICES
+from tests.toys.told import Told
 
 Way = Callable[[nn.Module, Tensor], Tensor]
 
@@ -28,38 +29,32 @@ WAYS: dict[str, Way] = {
 }
 
 
-class Layer(nn.Module):
+def unwraps(own: Told, hidden: Any) -> Tensor:
     """Takes its tensor in any wrapping. Draws, and has no parameter that would tell the device."""
-
-    def forward(self, hidden: Any) -> Tensor:
-        while not isinstance(hidden, Tensor):
-            if isinstance(hidden, Parts):
-                hidden = hidden.left
-            else:
-                hidden = hidden[0] if isinstance(hidden, (tuple, list)) else hidden["inner"]
-        return nn.functional.dropout(hidden.sin(), 0.3).exp()
+    while not isinstance(hidden, Tensor):
+        if isinstance(hidden, Parts):
+            hidden = hidden.left
+        else:
+            hidden = hidden[0] if isinstance(hidden, (tuple, list)) else hidden["inner"]
+    return nn.functional.dropout(hidden.sin(), 0.3).exp()
 
 
-class Wrapping(nn.Module):
-    """Hands its tensors on in the given way."""
+def wrapping(way: Way, *, spoil: bool = False) -> Told:
+    """Hands its tensors on in the given way; `spoil` is whether it changes what it gave to the first layer."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(Told(unwraps) for _ in range(3))
 
-    def __init__(self, way: Way) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.enter, self.way = nn.Linear(WIDTH, WIDTH), way
-        self.layers = nn.ModuleList(Layer() for _ in range(3))
-        self.seen: list[weakref.ref[Tensor]] = []
-        self.spoil = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = boundary = self.enter(x)
-        self.seen = []
-        for layer in self.layers:
-            x = self.way(layer, x)
-            self.seen.append(weakref.ref(x))
-        if self.spoil:
+    def wraps(own: Told, x: Tensor) -> Tensor:
+        x = boundary = own.enter(x)
+        own.seen = []
+        for layer in own.layers:
+            x = way(layer, x)
+            own.seen.append(weakref.ref(x))
+        if spoil:
             boundary.mul_(2)
         return x * 1
+
+    return Told(wraps, enter=nn.Linear(WIDTH, WIDTH), layers=layers)
 
 
 RUN = Plan.of([["layers.0", "layers.1", "layers.2"]])
@@ -70,13 +65,13 @@ RUN = Plan.of([["layers.0", "layers.1", "layers.2"]])
 def test_dropout_of_tensors_in_any_wrapping_draws_the_same_mask(way: str, device: str) -> None:
     for plan in (RUN, Plan.of(["layers.0", "layers.2"])):
         assert_same(
-            Wrapping(WAYS[way]).to(device), plan, lambda model: model(batch(4, WIDTH).to(device)).square().sum()
+            wrapping(WAYS[way]).to(device), plan, lambda model: model(batch(4, WIDTH).to(device)).square().sum()
         )
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_passes_between_the_calls_of_a_run_is_not_held(way: str) -> None:
-    model = autockpt.apply(Wrapping(WAYS[way]), plan=RUN)
+    model = autockpt.apply(wrapping(WAYS[way]), plan=RUN)
     out = model(batch(4, WIDTH))
     assert [reference() for reference in model.seen] == [None] * 3
     out.sum().backward()
@@ -84,8 +79,7 @@ def test_what_passes_between_the_calls_of_a_run_is_not_held(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tensor_changed_in_place_after_the_call_raises(way: str) -> None:
-    model = Wrapping(WAYS[way])
-    model.spoil = True
+    model = wrapping(WAYS[way], spoil=True)
     autockpt.apply(model, plan=RUN, check="never")
     loss = model(batch(4, WIDTH)).sum()
     with pytest.raises(RuntimeError, match=r"layers\.0#0: .* modified by an inplace operation"):
@@ -94,7 +88,7 @@ def test_a_tensor_changed_in_place_after_the_call_raises(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_hooks_around_the_model_are_given_the_boundary(way: str) -> None:
-    model = autockpt.apply(Wrapping(WAYS[way]), plan=RUN)
+    model = autockpt.apply(wrapping(WAYS[way]), plan=RUN)
     packed: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -119,16 +113,15 @@ def test_an_activation_in_place_right_after_a_boundary_is_refused_by_the_recorde
 
 
 def test_an_output_changed_in_place_by_the_caller_refuses_only_the_calls_that_read_it() -> None:
-    class Adding(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2))
+    def adding() -> nn.Module:
+        first, second = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2))
 
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.first(x).clone()
-            out.add_(self.second(out).detach())
-            return out
+        def adds(own: Told, x: Tensor) -> Any:
+            out = own.first(x).clone()
+            return out.add_(own.second(out).detach())
 
-    refused = {r.call for r in autockpt.solve(autockpt.profile(Adding(), batch(256, WIDTH)), "1GB").refused}
+        return Told(adds, first=first, second=second)
+
+    refused = {r.call for r in autockpt.solve(autockpt.profile(adding(), batch(256, WIDTH)), "1GB").refused}
     assert refused == {"second#0", "second.0#0"}
-    assert_same(Adding(), ["first"], lambda model: model(batch(4, WIDTH)).square().sum())
+    assert_same(adding(), ["first"], lambda model: model(batch(4, WIDTH)).square().sum())

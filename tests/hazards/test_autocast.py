@@ -15,6 +15,8 @@ from autockpt.solvers import simulate
 from tests.doors import find_candidates, segments_of
 from tests.frames.comparing import Run, assert_same, steps
 from tests.frames.models import WIDTH, batch
+from tests.toys.chains import through
+from tests.toys.told import around, casting
 
 
 class Sharing(nn.Module):
@@ -31,19 +33,6 @@ class Sharing(nn.Module):
         x = self.enter(x)
         weight = self.second.get_submodule("0").weight
         out: Tensor = self.first(x) + self.second(x) + nn.functional.linear(x, weight)  # type: ignore[arg-type]
-        return out
-
-
-class Cast(nn.Module):
-    """Enters autocast in its own forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Sharing()
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            out: Tensor = self.inner(x).float()
         return out
 
 
@@ -116,7 +105,7 @@ def test_the_settings_are_back_after_a_replay() -> None:
 
 
 def test_weights_cast_before_a_call_do_not_refuse_it() -> None:
-    model = nn.Sequential(Cast(), nn.Linear(WIDTH, 1))
+    model = nn.Sequential(around(casting(Sharing()), lambda inner, x: inner(x).float()), nn.Linear(WIDTH, 1))
     profile = autockpt.profile(model, batch(64, WIDTH))
     assert find_candidates(profile).refused == ()
     candidates = find_candidates(profile)
@@ -126,39 +115,21 @@ def test_weights_cast_before_a_call_do_not_refuse_it() -> None:
         assert steps(one, loss).differences(steps(other, loss)) == []
 
 
-class Repeating(nn.Module):
+def repeating() -> nn.Module:
     """Runs one block six times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.block = nn.Sequential(nn.LayerNorm(128), nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(6):
-            x = self.block(x)
-        return x
-
-
-class Region(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            out: Tensor = self.inner(x).float()
-        return out
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.LayerNorm(128), nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128))
+    return around(block, lambda block, x: through([block] * 6, x))
 
 
 @pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize(
     ("calls", "parent"),
-    [([f"inner.block#{i}" for i in range(6)], "inner#0"), (["inner#0"], "#0")],
+    [([f"inner.inner#{i}" for i in range(6)], "inner#0"), (["inner#0"], "#0")],
     ids=["in calls of a run", "inside a call"],
 )
 def test_the_casts_that_a_replay_makes_again_at_every_use_are_predicted(calls: list[str], parent: str) -> None:
-    model, x = Region(Repeating()), torch.randn(32, 128)
+    model, x = casting(repeating()), torch.randn(32, 128)
 
     def step() -> None:
         model(x).sum().backward()

@@ -13,35 +13,25 @@ import autockpt
 from autockpt import Plan
 from tests.frames.models import WIDTH, batch
 from tests.hazards.devices import DEVICES
+from tests.toys.told import Told
 from tests.twin import counting_replays
 
 CUDA = pytest.mark.gpu
 
 
-class Split(nn.Module):
+def drops() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh())
+
+
+def split(device: str) -> nn.Module:
     """A first half on the CPU and a second on another device, with dropout on both, inside one call."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.near = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh())
-        self.far = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh()).to(device)
-        self.device = device
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.far(self.near(x.cpu()).to(self.device))
-        return out
+    torch.manual_seed(0)
+    return Told(lambda own, x: own.far(own.near(x.cpu()).to(device)), near=drops(), far=drops().to(device))
 
 
-class Elsewhere(nn.Module):
+def elsewhere(device: str) -> nn.Module:
     """Draws on a device on which it is given nothing and has nothing."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self.device = device
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.dropout(x.to(self.device).sin(), 0.3).exp().cpu()
+    return Told(lambda own, x: nn.functional.dropout(x.to(device).sin(), 0.3).exp().cpu())
 
 
 def outcome(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> list[Tensor]:
@@ -63,7 +53,7 @@ def total(model: nn.Module) -> Tensor:
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_segment_over_two_devices_draws_the_same_numbers_on_both(device: str) -> None:
-    plain = nn.Sequential(Split(device), Split(device))
+    plain = nn.Sequential(split(device), split(device))
     for plan in ([["0", "1"]], ["0", "1"], ["0.near", "1.far"]):
         planned = autockpt.apply(copy.deepcopy(plain), plan=Plan.of(plan))
         expected = outcome(copy.deepcopy(plain), total)
@@ -75,7 +65,7 @@ def test_a_segment_over_two_devices_draws_the_same_numbers_on_both(device: str) 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
 def test_numbers_drawn_on_a_device_that_a_call_has_nothing_on_refuse_it(device: str) -> None:
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Elsewhere(device), nn.Linear(WIDTH, WIDTH), nn.Tanh())
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), elsewhere(device), nn.Linear(WIDTH, WIDTH), nn.Tanh())
     torch.zeros(1, device=device)
     plan = autockpt.solve(autockpt.profile(model, batch(64, WIDTH)), "1GB")
     reasons = {refusal.call: refusal.reason for refusal in plan.refused}
@@ -122,16 +112,10 @@ def test_two_devices_replay_at_the_same_time() -> None:
         pytest.skip("needs two CUDA devices")
     torch.manual_seed(0)
 
-    class Fork(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.left = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh()).cuda(0)
-            self.right = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh()).cuda(1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.left(x.cuda(0)).cpu() + self.right(x.cuda(1)).cpu()
-            return out
-
-    plain = Fork()
+    plain = Told(
+        lambda own, x: own.left(x.cuda(0)).cpu() + own.right(x.cuda(1)).cpu(),
+        left=drops().cuda(0),
+        right=drops().cuda(1),
+    )
     planned = autockpt.apply(copy.deepcopy(plain), plan=Plan.of(["left", "right"]))
     assert all(map(torch.equal, outcome(plain, total), outcome(planned, total)))

@@ -13,7 +13,9 @@ from torch.autograd.graph import save_on_cpu
 import autockpt
 from autockpt import Plan
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, WithLinear, mlp, summed
+from tests.frames.models import WIDTH, mlp, summed
+from tests.toys.chains import through
+from tests.toys.told import Told, with_linear
 from tests.twin import counting_replays
 
 
@@ -94,39 +96,32 @@ def test_hooks_that_change_what_goes_in_and_out_inside_a_member() -> None:
 
 
 def test_gradient_hooks_that_forward_registers_fire_once() -> None:
-    class Watching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(WIDTH, WIDTH)
-            self.seen: list[float] = []
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.linear(x).exp()
-            if x.requires_grad:
-                x.register_hook(lambda gradient: self.seen.append(float(gradient.sum())))
-            return x.sin()
+    def watching(own: Told, x: Tensor) -> Any:
+        x = own.linear(x).exp()
+        if x.requires_grad:
+            x.register_hook(lambda gradient: own.seen.append(float(gradient.sum())))
+        return x.sin()
 
     found = []
     for plan in (Plan(), Plan.of([["0", "1"]])):
         torch.manual_seed(0)
-        model = nn.Sequential(Watching(), Watching())
+        model = nn.Sequential(*(with_linear(watching, seen=[]) for _ in range(2)))
         autockpt.apply(model, plan=plan)
         summed(model).backward()
-        found.append([module.seen for module in model if isinstance(module, Watching)])
+        found.append([module.seen for module in model if isinstance(module, Told)])
     assert found[0] == found[1]
     assert [len(seen) for seen in found[1]] == [1, 1]
 
 
 def test_saved_tensor_hooks_inside_a_member_keep_what_is_theirs() -> None:
-    class Inner(WithLinear):
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.linear(x).tanh()
-            with save_on_cpu():
-                x = x.exp().sin()
-            return x.cos()
+    def inner(own: Told, x: Tensor) -> Any:
+        x = own.linear(x).tanh()
+        with save_on_cpu():
+            x = x.exp().sin()
+        return x.cos()
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Inner(), Inner())
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), with_linear(inner), with_linear(inner))
     assert_same(model, [["0", "1"], "2"], summed)
 
     def around(module: nn.Module) -> Tensor:
@@ -136,18 +131,15 @@ def test_saved_tensor_hooks_inside_a_member_keep_what_is_theirs() -> None:
     assert_same(model, [["0", "1"], "2"], around)
 
 
-class Tangent(WithLinear):
+def tangent(own: Told, x: Tensor) -> Any:
     """Differentiates inside its forward with a transform that allows no saved-tensor hooks."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.func.vmap(torch.func.grad(lambda row: self.linear(row).sin().sum()))(x)
-        return out
+    return torch.func.vmap(torch.func.grad(lambda row: own.linear(row).sin().sum()))(x)
 
 
 def test_transforms_inside_a_kept_call_work_and_inside_a_member_raise() -> None:
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2)]
-    model = nn.Sequential(layers[0], Tangent(), layers[1])
+    model = nn.Sequential(layers[0], with_linear(tangent), layers[1])
     assert_same(model, ["0", "2"], summed)
     assert_same(model, ["0", "1.linear", "2"], summed)
     with pytest.raises(autockpt.ProfilingError, match=r"torch\.func\.grad.*plan by hand"):
@@ -157,35 +149,21 @@ def test_transforms_inside_a_kept_call_work_and_inside_a_member_raise() -> None:
         summed(model)
 
 
-class Adapted(nn.Module):
+def adapted() -> Told:
     """A frozen base with small trained parts, as adapter libraries make it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(16, WIDTH)
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict({"base": nn.Linear(WIDTH, WIDTH), "down": nn.Linear(WIDTH, 2), "up": nn.Linear(2, WIDTH)})
-            for _ in range(3)
-        )
-        self.layers = nn.ModuleList(Layer(block) for block in self.blocks)
-        self.requires_grad_(False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        hidden: Tensor = self.embedding(ids)
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return hidden
+    torch.manual_seed(0)
+    embedding = nn.Embedding(16, WIDTH)
+    blocks = [
+        nn.ModuleDict({"base": nn.Linear(WIDTH, WIDTH), "down": nn.Linear(WIDTH, 2), "up": nn.Linear(2, WIDTH)})
+        for _ in range(3)
+    ]
+    layers = (Told(adapts, parts=block) for block in blocks)
+    parts = {"embedding": embedding, "blocks": nn.ModuleList(blocks), "layers": nn.ModuleList(layers)}
+    return Told(lambda own, ids: through(own.layers, own.embedding(ids)), **parts).requires_grad_(False)
 
 
-class Layer(nn.Module):
-    def __init__(self, parts: Any) -> None:
-        super().__init__()
-        self.parts = parts
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.tanh(self.parts["base"](x) + self.parts["up"](self.parts["down"](x)))
-        return out
+def adapts(own: Told, x: Tensor) -> Tensor:
+    return torch.tanh(own.parts["base"](x) + own.parts["up"](own.parts["down"](x)))
 
 
 @pytest.mark.parametrize("inputs", [False, True], ids=["adapters only", "inputs made to require gradients"])
@@ -195,7 +173,7 @@ class Layer(nn.Module):
     ids=str,
 )
 def test_a_frozen_base_with_adapters(plan: Any, inputs: bool) -> None:
-    model = Adapted()
+    model = adapted()
     if inputs:  # all frozen but a head outside; the gradient comes from a hook on the embedding
         model.embedding.register_forward_hook(lambda module, args, out: out.requires_grad_(True))
     for index in (1, 2) if not inputs else (2,):
@@ -205,7 +183,7 @@ def test_a_frozen_base_with_adapters(plan: Any, inputs: bool) -> None:
 
 
 def test_a_layer_that_nothing_below_wants_a_gradient_of_is_not_replayed() -> None:
-    model = Adapted()
+    model = adapted()
     model.get_submodule("blocks.2.up").requires_grad_(True)
     autockpt.apply(model, plan=Plan.of(["layers.0"]))
     with counting_replays() as replays:

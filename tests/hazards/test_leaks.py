@@ -19,6 +19,7 @@ from tests.doors import Checking, Frame
 from tests.frames.comparing import steps
 from tests.frames.models import WIDTH, Tower, batch, summed
 from tests.frames.test_lifetime import events
+from tests.toys.told import Told
 
 STEPS = 200
 PLAN = Plan.of([["blocks.0", "blocks.1", "blocks.2"], "blocks.3.first"])
@@ -196,21 +197,20 @@ def test_two_threads_share_no_frame(frames: weakref.WeakSet[Any]) -> None:
 def test_threads_that_draw_from_one_generator_end_in_a_named_error() -> None:
     """A replay draws what one thread would have; the other one's draws in between are not to be had again."""
 
-    class Between(nn.Module):
-        steps = 0
+    beside: list[int] = []
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = x * torch.rand_like(x)
-            if self.steps and not autockpt.is_recomputing():
-                thread = threading.Thread(target=torch.rand, args=(3,))
-                thread.start()
-                thread.join()
-            return x * torch.rand_like(x)
+    def draws(own: Told, x: Tensor) -> Tensor:
+        x = x * torch.rand_like(x)
+        if beside and not autockpt.is_recomputing():
+            thread = threading.Thread(target=torch.rand, args=(3,))
+            thread.start()
+            thread.join()
+        return x * torch.rand_like(x)
 
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Between(), nn.Tanh())
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Told(draws), nn.Tanh())
     autockpt.apply(model, plan=Plan.of(["1"]), check="always")
     summed(model).backward()
-    Between.steps = 1
+    beside.append(1)
     loss = summed(model)
     with pytest.raises(autockpt.ReplayError, match=r"1#0 saved other values .* keep='1'"):
         loss.backward()
@@ -222,14 +222,13 @@ def test_one_thread_replays_while_the_other_is_in_forward() -> None:
     in_replay, may_go_on = threading.Event(), threading.Event()
     answers = []
 
-    class Waiting(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            if autockpt.is_recomputing():
-                in_replay.set()
-                may_go_on.wait(timeout=60)
-            return x.exp()
+    def waits(own: Told, x: Tensor) -> Tensor:
+        if autockpt.is_recomputing():
+            in_replay.set()
+            may_go_on.wait(timeout=60)
+        return x.exp()
 
-    model = autockpt.apply(nn.Sequential(nn.Linear(WIDTH, WIDTH), Waiting(), nn.Tanh()), plan=Plan.of([["1", "2"]]))
+    model = autockpt.apply(nn.Sequential(nn.Linear(WIDTH, WIDTH), Told(waits), nn.Tanh()), plan=Plan.of([["1", "2"]]))
     loss = summed(model)
     other = planned()
     thread = threading.Thread(target=loss.backward)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,26 +16,26 @@ from autockpt import Plan, Segment
 from tests.frames.comparing import steps
 from tests.frames.models import WIDTH, Tower, batch, summed
 from tests.hosts import host
+from tests.toys.chains import InTurn
+from tests.toys.told import Told, around
 
 
-class Ordered(nn.Module):
-    """Runs its stages in the order in which it is told, with or without code between them."""
+class Ordered(InTurn):
+    """Runs its blocks in the order in which it is told, with code of its own between them, or none."""
 
-    def __init__(self, glue: bool = False) -> None:
-        super().__init__()
+    def __init__(self, between: Callable[[Tensor], Tensor] = lambda x: x) -> None:
         torch.manual_seed(0)
-        self.stages = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4))
-        self.order, self.glue = [0, 1, 2, 3], glue
+        blocks = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4))
+        super().__init__(blocks, lambda _, block, x: between(block(x)))
+        self.order = [0, 1, 2, 3]
 
     def forward(self, x: Tensor) -> Tensor:
         for index in self.order:
-            x = self.stages[index](x)
-            if self.glue:
-                x = x * 2
+            x = self.run(index, self.blocks[index], x)
         return x
 
 
-RUN = Segment(calls=tuple(f"stages.{i}#0" for i in range(4)), linked=tuple(f"stages.{i}#0" for i in range(1, 4)))
+RUN = Segment(calls=tuple(f"blocks.{i}#0" for i in range(4)), linked=tuple(f"blocks.{i}#0" for i in range(1, 4)))
 
 
 def planned(model: Ordered) -> Ordered:
@@ -59,12 +60,12 @@ def test_calls_in_another_order_are_named_once() -> None:
     model = planned(Ordered())
     model.order = [0, 2, 1, 3]
     (message,) = said(model)
-    assert message.startswith("stages.1#0 begins its segment anew")
+    assert message.startswith("blocks.1#0 begins its segment anew")
 
 
 def test_new_code_between_calls_is_named_once() -> None:
-    found = said(planned(Ordered(glue=True)))
-    assert [message.split(" takes no result")[0] for message in found] == [f"stages.{i}#0" for i in (1, 2, 3)]
+    found = said(planned(Ordered(lambda x: x * 2)))
+    assert [message.split(" takes no result")[0] for message in found] == [f"blocks.{i}#0" for i in (1, 2, 3)]
 
 
 def test_an_early_exit_and_a_skipped_call_are_normal() -> None:
@@ -75,18 +76,10 @@ def test_an_early_exit_and_a_skipped_call_are_normal() -> None:
 
 
 def test_calls_of_two_forwards_of_one_parent_cannot_be_one_frame() -> None:
-    class Again(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Ordered()
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.inner(self.inner(x))
-            return out
-
-    model = autockpt.apply(Again(), plan=Plan.of([["inner.stages.3#0", "inner.stages.0#1"]]))
+    again = around(Ordered(), lambda inner, x: inner(inner(x)))
+    model = autockpt.apply(again, plan=Plan.of([["inner.blocks.3#0", "inner.blocks.0#1"]]))
     (message,) = said(model)
-    assert message.startswith("inner.stages.0#1 begins its segment anew")
+    assert message.startswith("inner.blocks.0#1 begins its segment anew")
 
 
 class Doubled(torch.autograd.Function):
@@ -101,18 +94,9 @@ class Doubled(torch.autograd.Function):
         return gradients[0] * 2
 
 
-class Interrupted(Ordered):
-    """Runs such code between its stages."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        for index in self.order:
-            x = Doubled.apply(self.stages[index](x))  # type: ignore[no-untyped-call]
-        return x
-
-
 @pytest.mark.parametrize(
     ("model", "linked"),
-    [(Ordered(), True), (Ordered(glue=True), True), (Interrupted(), False)],
+    [(Ordered(), True), (Ordered(lambda x: x * 2), True), (Ordered(Doubled.apply), False)],
     ids=["nothing", "glue", "hidden"],
 )
 def test_a_recorded_plan_knows_which_calls_hand_on_their_results(model: nn.Module, linked: bool) -> None:
@@ -125,16 +109,12 @@ def test_a_recorded_plan_knows_which_calls_hand_on_their_results(model: nn.Modul
 
 
 def test_tensors_of_another_shape_than_forward_saved_raise_with_the_name_of_the_call() -> None:
-    class Cutting(nn.Module):
-        rows: Any = 4
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x[: self.rows].exp()
-
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Cutting(), nn.Tanh())
+    rows = [4]
+    cutting = Told(lambda own, x: x[: rows[0]].exp())
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), cutting, nn.Tanh())
     autockpt.apply(model, plan=Plan.of([["1", "2"]]), check="never")
     loss = summed(model)
-    Cutting.rows = 2
+    rows[0] = 2
     with pytest.raises(autockpt.ReplayError, match=r"the replay of 1#0 saved a tensor of shape \(2, 8\)"):
         loss.backward()
 

@@ -17,6 +17,7 @@ from autockpt import Plan
 from tests.frames.comparing import assert_same, steps
 from tests.frames.models import WIDTH, batch, cnn, images, mlp, summed
 from tests.frames.test_lifetime import events
+from tests.toys.told import Told, with_linear
 from tests.twin import counting_replays
 
 QUIET = pytest.mark.filterwarnings("ignore:.*torch.nn.utils.weight_norm.* is deprecated:FutureWarning")
@@ -99,33 +100,32 @@ def test_modules_that_bind_their_weight_in_forward_are_refused_by_the_recorder(k
     assert "closure or attribute" in refused(normed(kind))["1.0#0"]
 
 
-class Dropping(nn.Module):
+def dropping() -> Told:
     """Binds a weight with dropped entries before every call of its layer, as recurrent nets do (DropConnect)."""
+    torch.manual_seed(0)
+    enter, layer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    raw = nn.Parameter(layer.weight.detach().clone())
+    del layer.weight
+    layer.weight = raw.detach().clone()
+    return Told(drops, enter=enter, layer=layer, raw=raw)
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.enter, self.layer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.raw = nn.Parameter(self.layer.weight.detach().clone())
-        del self.layer.weight
-        self.layer.weight = self.raw.detach().clone()
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.enter(x)
-        for _ in range(2):
-            self.layer.weight = nn.functional.dropout(self.raw, 0.5)
-            x = self.layer(x).tanh() * x
-        return x
+def drops(own: Told, x: Tensor) -> Tensor:
+    x = own.enter(x)
+    for _ in range(2):
+        own.layer.weight = nn.functional.dropout(own.raw, 0.5)
+        x = own.layer(x).tanh() * x
+    return x
 
 
 @pytest.mark.parametrize("plan", [["layer#0"], ["layer#1"], [["layer#0", "layer#1"]]], ids=str)
 def test_a_weight_bound_anew_between_two_calls_of_one_layer(plan: Any) -> None:
     """The replay of the first call must not take the weight of the second."""
-    assert_same(Dropping(), plan, summed)
+    assert_same(dropping(), plan, summed)
 
 
 def test_a_weight_in_an_attribute_changed_in_place_raises() -> None:
-    model = Dropping()
+    model = dropping()
     autockpt.apply(model, plan=Plan.of(["layer#1"]), check="never")
     loss = summed(model)
     model.layer.weight.data.zero_()
@@ -175,29 +175,24 @@ def test_weights_are_held_by_reference_and_not_by_copy() -> None:
     assert events(forward)[-1] < 4 * 64 * 64  # bytes of one weight
 
 
-class Codebook(nn.Module):
+def codebook() -> Told:
     """Reads and moves its buffer in forward."""
+    torch.manual_seed(0)
+    return with_linear(moves, codes=torch.randn(5, WIDTH))
 
-    codes: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.register_buffer("codes", torch.randn(5, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.linear(x)
-        nearest = torch.cdist(x, self.codes).argmin(-1)
-        out = x + (self.codes[nearest] - x).detach() * x.sin()
-        if self.training:
-            self.codes.index_add_(0, nearest, x.detach(), alpha=0.1)
-        return out
+def moves(own: Told, x: Tensor) -> Any:
+    x = own.linear(x)
+    nearest = torch.cdist(x, own.codes).argmin(-1)
+    out = x + (own.codes[nearest] - x).detach() * x.sin()
+    if own.training:
+        own.codes.index_add_(0, nearest, x.detach(), alpha=0.1)
+    return out
 
 
 @pytest.mark.parametrize("plan", [["0"], [["0", "1"]], ["0", "1"]], ids=str)
 def test_codes_that_forward_reads_and_then_moves(plan: Any) -> None:
-    assert_same(nn.Sequential(Codebook(), Codebook(), nn.Linear(WIDTH, 1)), plan, summed)
+    assert_same(nn.Sequential(codebook(), codebook(), nn.Linear(WIDTH, 1)), plan, summed)
 
 
 def test_running_statistics_that_are_saved_and_then_written_raise_no_alarm(caplog: pytest.LogCaptureFixture) -> None:

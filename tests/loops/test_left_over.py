@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
+from tests.toys.told import Told
 
 SIZES = (64, 72, 80, 64, 72, 80, 100, 90)
 """Since sizes vary, a plan is made for 100 rows before there are any."""
@@ -30,19 +31,16 @@ def cached_by_hand(size: int) -> Tensor:
     return made[size]
 
 
-class Ramped(nn.Module):
-    def __init__(self, ramp: Callable[[int], Tensor]) -> None:
-        super().__init__()
-        self.ramp, self.first, self.second = ramp, nn.Linear(32, 32), nn.Linear(32, 32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.second(torch.tanh(self.first(x + self.ramp(len(x))[:, None])))
-        return out
+def ramped(ramp: Callable[[int], Tensor]) -> nn.Module:
+    first, second = nn.Linear(32, 32), nn.Linear(32, 32)
+    return Told(
+        lambda own, x: x + own.second(torch.tanh(own.first(x + ramp(len(x))[:, None]))), first=first, second=second
+    )
 
 
 def train(ramp: Callable[[int], Tensor], budget: str | None) -> list[Tensor]:
     torch.manual_seed(0)
-    model = nn.Sequential(*(Ramped(ramp) for _ in range(4))).train()
+    model = nn.Sequential(*(ramped(ramp) for _ in range(4))).train()
     if budget is not None:
         autockpt.apply(model, budget)
     found = []

@@ -19,6 +19,8 @@ from autockpt import NotApplicable, Plan
 from tests.loops.models import WIDTH, Network, loss_of, network
 from tests.loops.test_waiting import LOOPS, Several, cyclegan, penalised, tower
 from tests.loops.twin import Run, held, listening, steps
+from tests.toys.chains import feed_forward
+from tests.toys.told import Told
 
 Work = Callable[[Mapping[str, nn.Module], Tensor], Tensor]
 
@@ -154,7 +156,7 @@ def test_what_a_model_holds_that_runs_before_counts() -> None:
 
     def loop(run: Run) -> None:
         torch.manual_seed(4)
-        before = nn.Sequential(*(nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4)))
+        before = nn.Sequential(*(feed_forward(32) for _ in range(4)))
 
         def step(batch: Tensor) -> Tensor:
             loss = loss_of(run.model(before(batch)))
@@ -200,18 +202,14 @@ def test_what_stands_beside_a_model_is_said_where_it_is_much(megabytes: int, is_
 def test_a_model_that_calls_another_of_them() -> None:
     """The inner forward is a call of the outer one's, as in a model that has the other as a part."""
 
-    class Outer(nn.Module):
-        def __init__(self, inner: nn.Module) -> None:
-            super().__init__()
-            self.own, self.leave, self.held = Network(4), nn.Linear(8, 32), [inner]
-
-        def forward(self, batch: Tensor) -> Tensor:
-            out: Tensor = self.held[0](self.leave(self.own(batch)))
-            return out
+    def calls(own: Told, batch: Tensor) -> Any:
+        return own.held[0](own.leave(own.own(batch)))
 
     def build() -> nn.Module:
         inner = Network(4)
-        return nn.ModuleDict({"outer": Outer(inner), "inner": inner})
+        return nn.ModuleDict(
+            {"outer": Told(calls, own=Network(4), leave=nn.Linear(8, 32), held=[inner]), "inner": inner}
+        )
 
     held(build, partial(loop, lambda models, batch: loss_of(models["outer"](batch))))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tests.nets.attributes import NumpyGenerator
 from tests.nets.kind import Block, Kind, Network, Outcome
 
 __all__ = ["ARGUMENTS"]
@@ -67,20 +67,25 @@ class Leaving(Network):
         return super().body(x)
 
 
-class Shuffles(NumpyGenerator):
-    """Reorders its rows: what it saves has the same sum."""
+class ByNumpy(Block):
+    """Computes with what a generator of numpy's, in an attribute, changes about its input."""
+
+    def __init__(self, change: Callable[[np.random.Generator, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.generator, self.change = np.random.default_rng(0), change
 
     def forward(self, x: Tensor) -> Tensor:
-        order = torch.from_numpy(self.generator.permutation(len(x)))
-        return self.scaled(x[order])
+        return self.scaled(self.change(self.generator, x))
 
 
-class Flips(NumpyGenerator):
-    """Flips signs, so that what it saves has the same squares."""
+def shuffled(generator: np.random.Generator, x: Tensor) -> Tensor:
+    """Reorder rows: what is saved has the same sum."""
+    return x[torch.from_numpy(generator.permutation(len(x)))]
 
-    def forward(self, x: Tensor) -> Tensor:
-        signs = torch.from_numpy(self.generator.choice([-1.0, 1.0], size=x.shape)).float()
-        return self.scaled(x * signs)
+
+def flipped(generator: np.random.Generator, x: Tensor) -> Tensor:
+    """Flip signs, so that what is saved has the same squares."""
+    return x * torch.from_numpy(generator.choice([-1.0, 1.0], size=x.shape)).float()
 
 
 def _kind(name: str, block: Callable[[], nn.Module], given: Outcome = Outcome.REFUSED, **others: Any) -> Kind:
@@ -91,6 +96,6 @@ ARGUMENTS: tuple[Kind, ...] = (
     _kind("a callee that empties a list that it was given", Takes, Outcome.EXACT, network=Handing),
     _kind("a cache that blocks fill", Caching, Outcome.EXACT, network=WithCache),
     _kind("a tensor that the caller left on a block", Reads, Outcome.EXACT, network=Leaving),
-    _kind("rows reordered by numpy", Shuffles),
-    _kind("signs flipped by numpy", Flips),
+    _kind("rows reordered by numpy", lambda: ByNumpy(shuffled)),
+    _kind("signs flipped by numpy", lambda: ByNumpy(flipped)),
 )

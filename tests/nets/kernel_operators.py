@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, library
-from torch.nn.functional import gelu
 
 from tests.nets.kernel_writes import poke
-from tests.nets.kind import Block
 
-__all__ = ["Declares", "DeclaresOfGiven", "Norms"]
+__all__ = ["declared", "normed"]
 
 
 @library.custom_op("autockpt_tests::says_that_it_writes", mutates_args=("x",))
@@ -43,14 +42,6 @@ def _of_normed(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
 normed.register_autograd(_of_normed, setup_context=_keep)
 
 
-class Norms(Block):
-    """Runs an operator that has a backward of its own, and saves its results."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.narrow(gelu(self.widen(normed(x)[0])))
-        return out
-
-
 class Declared(torch.autograd.Function):
     """Runs an operator whose schema says other things of its argument than are true."""
 
@@ -66,18 +57,5 @@ class Declared(torch.autograd.Function):
         return gradients[0] * (1 - made.square()), None
 
 
-class Declares(Block):
-    def __init__(self, true: bool) -> None:
-        super().__init__()
-        self.true = true
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = Declared.apply(self.widen(x), self.true)  # type: ignore[no-untyped-call]
-        out: Tensor = x + self.narrow(made)
-        return out
-
-
-class DeclaresOfGiven(Declares):
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = Declared.apply(x, self.true)  # type: ignore[no-untyped-call]
-        return self.scaled(made)
+def declared(true: bool) -> Callable[[Tensor], Tensor]:
+    return lambda x: Declared.apply(x, true)  # type: ignore[no-untyped-call]

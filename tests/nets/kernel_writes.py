@@ -7,21 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, sigmoid, silu
+from torch.nn.functional import sigmoid, silu
 
 from tests.nets.kind import WIDTH, Block
+from tests.toys.chains import feed_forward
+from tests.toys.told import Told
 
 __all__ = [
-    "Inside",
-    "LetsGo",
     "Loss",
     "LossInChild",
     "Normalises",
     "NormalisesGiven",
-    "OverGiven",
     "Overwrites",
     "OverwritesGiven",
     "Tiles",
+    "emptied",
+    "over_input",
     "poke",
 ]
 
@@ -48,21 +49,8 @@ class OverInput(torch.autograd.Function):
         return gradient
 
 
-class Inside(Block):
-    """Writes over what it has made itself."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = OverInput.apply(self.widen(x))  # type: ignore[no-untyped-call]
-        out: Tensor = x + self.narrow(made)
-        return out
-
-
-class OverGiven(Block):
-    """Writes over what it is given."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        written: Tensor = OverInput.apply(x)  # type: ignore[no-untyped-call]
-        return self.scaled(written)
+def over_input(x: Tensor) -> Tensor:
+    return OverInput.apply(x)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class SaysSo(torch.autograd.Function):
@@ -134,18 +122,12 @@ class Loss(Block):
         return self.scaled(x) + loss
 
 
-class LossOfGiven(nn.Module):
-    def forward(self, logits: Tensor) -> Tensor:
-        made: Tensor = GradientOverLogits.apply(logits)  # type: ignore[no-untyped-call]
-        return made
-
-
 class LossInChild(Block):
     """A child writes over what it is given."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.loss = LossOfGiven()
+        self.loss = Told(lambda own, logits: GradientOverLogits.apply(logits))  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.scaled(x) + self.loss(self.widen(x))
@@ -179,18 +161,12 @@ class Overwrites(Block):
         return out
 
 
-class Act(nn.Module):
-    def forward(self, gate: Tensor, up: Tensor) -> Tensor:
-        made: Tensor = Gated.apply(gate, up)  # type: ignore[no-untyped-call]
-        return made
-
-
 class OverwritesGiven(Overwrites):
     """What is overwritten in backward is given to a child: a boundary."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.act = Act()
+        self.act = Told(lambda own, gate, up: Gated.apply(gate, up))  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = x + self.narrow(self.act(self.gate(x), self.widen(x)))
@@ -213,11 +189,8 @@ class Empties(torch.autograd.Function):
         return gradient
 
 
-class LetsGo(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        made = Empties.apply(self.widen(x))  # type: ignore[no-untyped-call]
-        out: Tensor = x + self.narrow(made)
-        return out
+def emptied(x: Tensor) -> Tensor:
+    return Empties.apply(x)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class Tiled(torch.autograd.Function):
@@ -241,20 +214,10 @@ class Tiled(torch.autograd.Function):
         return None, torch.cat([part.grad for part in parts if part.grad is not None]), *[None] * 4
 
 
-class Inner(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.widen, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.narrow(gelu(self.widen(x)))
-        return made
-
-
 class Tiles(Block):
     def __init__(self) -> None:
         super().__init__()
-        self.inner = Inner()
+        self.inner = feed_forward(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         made = Tiled.apply(self.inner, x.tanh(), *self.inner.parameters())  # type: ignore[no-untyped-call]

@@ -16,11 +16,13 @@ __all__ = [
     "EVERY_WAY",
     "LOUD",
     "WIDTH",
+    "Before",
     "Block",
     "Kind",
     "Network",
     "Outcome",
     "Step",
+    "Within",
     "batch_of",
     "layers",
     "plain_step",
@@ -48,6 +50,29 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.scaled(x)
+
+
+class Before(Block):
+    """Does something with what it is given, before it computes."""
+
+    def __init__(self, act: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(self.act(x))
+
+
+class Within(Block):
+    """Has something else in the place of its activation."""
+
+    def __init__(self, act: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.narrow(self.act(self.widen(x)))
+        return out
 
 
 class Network(nn.Module):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import array
-import io
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.nets.kind import WIDTH, Block, Kind, Network, Outcome
+from tests.nets.kind import WIDTH, Before, Block, Kind, Network, Outcome
 
 __all__ = ["STORAGES"]
 
@@ -42,32 +41,6 @@ def set_storage(buffer: Tensor, new: Tensor) -> None:
 def refill(buffer: Tensor, new: Tensor) -> None:
     set_storage(buffer, torch.empty(0))
     buffer.resize_(new.shape).copy_(new)
-
-
-class Bytes(Block):
-    """Counts in something that is no list."""
-
-    def __init__(self, holder: Any, count: Callable[[Any], int]) -> None:
-        super().__init__()
-        self.holder, self.count = holder, count
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scaled(x, 1 + 0.1 * self.count(self.holder))
-
-
-def count_in_place(holder: Any) -> int:
-    holder[0] += 1
-    return int(holder[0])
-
-
-def count_by_lines(stream: io.StringIO) -> int:
-    stream.write("called\n")
-    return len(stream.getvalue().splitlines())
-
-
-class OfAGlobal(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scaled(x, 1 + 0.1 * next(numbers))
 
 
 class Codebook(nn.Module):
@@ -116,17 +89,16 @@ class CountsOnItsClass(torch.autograd.Function):
         return scaled
 
 
+def counts_on_its_class(x: Tensor) -> Tensor:
+    return CountsOnItsClass.apply(x)  # type: ignore[no-untyped-call, no-any-return]
+
+
 def begin_anew() -> None:
     CountsOnItsClass.calls = 0
     globals()["numbers"] = itertools.count(1)
 
 
 numbers = itertools.count(1)
-
-
-class Counts(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scaled(CountsOnItsClass.apply(x))  # type: ignore[no-untyped-call]
 
 
 class Hooked(Block):
@@ -159,37 +131,28 @@ class Takes(Network):
         return super().body(x.requires_grad_())
 
 
-class MakesNested(Block):
+def through_nested(x: Tensor) -> Tensor:
     """Lengths of a nested tensor are told apart by the tensor that they came in."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        nested = torch.nested.as_nested_tensor([x[:10], x[10:]], layout=torch.jagged)
-        return self.scaled(torch.cat((nested * 2).sin().unbind()))
+    nested = torch.nested.as_nested_tensor([x[:10], x[10:]], layout=torch.jagged)
+    return torch.cat((nested * 2).sin().unbind())
 
 
 def _kind(name: str, block: Callable[[], nn.Module], given: Outcome = Outcome.REFUSED, **others: Any) -> Kind:
     return Kind(name=name, block=block, given=given, **others)
 
 
-def _swapped(swap: Callable[[Tensor, Tensor], object], reads: bool) -> Callable[[], nn.Module]:
-    return lambda: Swapped(swap, reads)
-
-
 IN_FORWARD = {"planned": "what is saved is read in forward, so nothing is recomputed; nobody says so"}
 
 STORAGES: tuple[Kind, ...] = (
     *(
-        _kind(f"a buffer swapped by {swap.__name__}{', read' * reads}", _swapped(swap, reads), Outcome.EXACT)
+        _kind(f"a buffer swapped by {swap.__name__}{', read' * reads}", partial(Swapped, swap, reads), Outcome.EXACT)
         for swap in (assign, set_storage, refill)
         for reads in (False, True)
     ),
-    _kind("a bytearray", lambda: Bytes(bytearray(1), count_in_place)),
-    _kind("an array", lambda: Bytes(array.array("l", [0]), count_in_place)),
-    _kind("a stream in memory", lambda: Bytes(io.StringIO(), count_by_lines)),
-    _kind("a counter on a class of functions", Counts, begin=begin_anew),
-    _kind("an iterator in a global", OfAGlobal, begin=begin_anew),
+    _kind("a counter on a class of functions", lambda: Before(counts_on_its_class), begin=begin_anew),
+    _kind("an iterator in a global", lambda: Before(lambda x: x * (1 + 0.1 * next(numbers))), begin=begin_anew),
     _kind("codebooks of random depth", Quantizes, Outcome.EXACT),
     _kind("a hook that counts and scales", Hooked),
     _kind("gradients inside forward", TakesGradients, Outcome.EXACT, network=Takes, waits=IN_FORWARD),
-    _kind("a nested tensor", MakesNested, Outcome.EXACT),
+    _kind("a nested tensor", lambda: Before(through_nested), Outcome.EXACT),
 )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, rrelu
 
-from tests.nets.kind import LOUD, WIDTH, Block, Kind, Network, Outcome, Step, batch_of, layers
+from tests.nets.kind import LOUD, WIDTH, Block, Kind, Network, Outcome, Step, Within, batch_of, layers
+from tests.toys.told import around
 
 __all__ = ["SURROUNDINGS"]
 
@@ -93,18 +94,6 @@ class Codebook(Block):
         return self.scaled(y)
 
 
-class Noisy(Block):
-    """RReLU draws its noise after autograd has saved it."""
-
-    def __init__(self, layer: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.narrow(self.layer(self.widen(x)))
-        return out
-
-
 class Shrinks(Block):
     """Changes its own weight in every forward."""
 
@@ -183,20 +172,10 @@ def weights_cast(model: nn.Module) -> Iterator[None]:
         double = nn.Linear(WIDTH, 4 * WIDTH, dtype=torch.float64)
         del double.weight, double.bias
         double.weight, double.bias = whole.weight.double(), whole.bias.double()
-        layer.widen = nn.Sequential(ToDouble(), double, ToSingle())
+        layer.widen = around(double, lambda double, x: double(x.double()).float())
     yield
     for layer, whole in kept:
         layer.widen = whole
-
-
-class ToDouble(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.double()
-
-
-class ToSingle(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.float()
 
 
 FEATURES: list[Tensor] = []
@@ -256,11 +235,11 @@ SURROUNDINGS: tuple[Kind, ...] = (
         lambda: Codebook(lambda codes, new: codes.data.copy_(new)),
         planned=LOUD,
     ),
-    _kind("nn.RReLU", Outcome.REFUSED, lambda: Noisy(nn.RReLU())),
+    _kind("nn.RReLU", Outcome.REFUSED, lambda: Within(nn.RReLU())),
     _kind(
         "rrelu as a function",
         Outcome.RAISES,
-        lambda: Noisy(lambda x: rrelu(x, training=True)),
+        lambda: Within(lambda x: rrelu(x, training=True)),
         waits={
             "planned": "no step with one can be recorded in place: a named error, and no way on but to give a batch"
         },

@@ -13,9 +13,9 @@ from tests.nets.arguments import ARGUMENTS
 from tests.nets.attributes import ATTRIBUTES
 from tests.nets.generators import GENERATORS, LaterInAttribute
 from tests.nets.kernels import KERNELS
-from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Network, layers, plain_step
+from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Network, Within, layers, plain_step
 from tests.nets.storages import STORAGES
-from tests.nets.surroundings import SURROUNDINGS, Noisy
+from tests.nets.surroundings import SURROUNDINGS
 from tests.nets.twin import expected, outcome
 
 KINDS = (*ARGUMENTS, *ATTRIBUTES, *GENERATORS, *KERNELS, *STORAGES, *SURROUNDINGS)
@@ -66,7 +66,7 @@ def test_never_compares_nothing() -> None:
 
 def test_an_rrelu_as_a_function_that_draws_no_noise_trains() -> None:
     torch.manual_seed(0)
-    model = Network(lambda: Noisy(lambda x: torch.nn.functional.rrelu(x, training=False))).train()
+    model = Network(lambda: Within(lambda x: torch.nn.functional.rrelu(x, training=False))).train()
     autockpt.apply(model, "min")
     for number in range(4):
         plain_step(model, number, False)
@@ -75,7 +75,7 @@ def test_an_rrelu_as_a_function_that_draws_no_noise_trains() -> None:
 
 def test_the_first_step_with_an_rrelu_as_a_function_raises_in_place_of_wrong_gradients() -> None:
     torch.manual_seed(0)
-    model = Network(lambda: Noisy(lambda x: torch.nn.functional.rrelu(x, training=True))).train()
+    model = Network(lambda: Within(lambda x: torch.nn.functional.rrelu(x, training=True))).train()
     autockpt.apply(model, "min")
     with pytest.raises(autockpt.NotApplicable, match="RReLU"):
         plain_step(model, 0, False)

@@ -24,6 +24,8 @@ from transformers import (
 )
 
 import autockpt
+from tests.toys.chains import InTurn, Nested
+from tests.toys.told import Told, around, with_linear
 
 WIDTH = 16
 
@@ -34,19 +36,11 @@ def lowest_share(profile: autockpt.Profile) -> float:
     return plan.peak_bytes / plan.plain_peak_bytes
 
 
-class FirstCallDiffers(nn.Module):
+def first_call_differs(own: Told, x: Tensor) -> Tensor:
     """Scales what it gives from the second call on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.started = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        scale = 3.0 if self.started else 1.0
-        self.started = True
-        out: Tensor = torch.tanh(self.linear(x) * scale)
-        return out
+    scale = 3.0 if own.started else 1.0
+    own.started = True
+    return torch.tanh(own.linear(x) * scale)
 
 
 @pytest.mark.parametrize("lazily", [True, False])
@@ -55,7 +49,8 @@ def test_a_module_whose_first_call_differs_is_kept_and_trains_as_without_a_plan(
 
     def train(budget: bool) -> list[Tensor]:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), FirstCallDiffers(), FirstCallDiffers(), nn.Linear(WIDTH, 1))
+        middle = (with_linear(first_call_differs, WIDTH, started=False) for _ in range(2))
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *middle, nn.Linear(WIDTH, 1))
         x = torch.randn(64, WIDTH)
         if budget:
             given: dict[str, Any] = {} if lazily else {"inputs": x, "loss": lambda out: out.square().mean()}
@@ -135,38 +130,17 @@ def test_with_a_cache_models_go_about_as_low_as_without() -> None:
     assert shares[0] < shares[1] + 0.1
 
 
-class Wide(nn.Module):
+def wide(children: int) -> nn.Module:
     """Many children, called one after the other."""
-
-    def __init__(self, children: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(children))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = F.gelu(layer(x))
-        return x
-
-
-class Nested(nn.Module):
-    """A module in a module in a module."""
-
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.inner = Nested(depth - 1) if depth > 1 else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.gelu(self.linear(x))
-        return x if self.inner is None else x + self.inner(x)
+    return InTurn((nn.Linear(WIDTH, WIDTH) for _ in range(children)), lambda _, layer, x: F.gelu(layer(x)))
 
 
 @pytest.mark.parametrize(
     ("build", "calls"),
     [
-        pytest.param(lambda: Wide(600), 601, id="wide"),
-        pytest.param(lambda: Nested(150), 300, id="nested"),
-        pytest.param(lambda: Wide(5000), 5001, id="very wide", marks=pytest.mark.sweep),
+        pytest.param(lambda: wide(600), 601, id="wide"),
+        pytest.param(lambda: Nested(150, WIDTH), 300, id="nested"),
+        pytest.param(lambda: wide(5000), 5001, id="very wide", marks=pytest.mark.sweep),
     ],
 )
 def test_wide_and_deep_models_are_recorded(build: Callable[[], nn.Module], calls: int) -> None:
@@ -211,22 +185,11 @@ class TrainsInBackward(torch.autograd.Function):
         return None, x.grad
 
 
-class Reversible(nn.Module):
-    """A layer whose gradients its own backward adds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = TrainsInBackward.apply(self.inside, x)  # type: ignore[no-untyped-call]
-        return out
-
-
 @pytest.mark.parametrize("accumulating", [False, True])
 def test_gradients_that_a_backward_adds_by_itself_do_not_outlive_the_recording(accumulating: bool) -> None:
     """Reversible layers and Reformer do: the first step's gradients were two or eight times too large."""
-    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), Reversible(), nn.Linear(WIDTH, 1)), torch.randn(8, WIDTH)
+    reversible = around(nn.Linear(WIDTH, WIDTH), TrainsInBackward.apply)
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), reversible, nn.Linear(WIDTH, 1)), torch.randn(8, WIDTH)
     if accumulating:
         model(x).sum().backward()
     before = [(p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
@@ -236,102 +199,69 @@ def test_gradients_that_a_backward_adds_by_itself_do_not_outlive_the_recording(a
         assert gradient is None or (value is not None and torch.equal(gradient, value))
 
 
-class TrainsItself(nn.Module):
+def trains_itself(own: Told, x: Tensor) -> Any:
     """Takes its step inside forward, and gives on what leads nowhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear(x)
-        out.square().mean().backward()
-        return out.detach()
+    out = own.linear(x)
+    out.square().mean().backward()
+    return out.detach()
 
 
 def test_gradients_of_an_attempt_that_is_refused_are_taken_back() -> None:
     """Each attempt to plan added to them."""
-    model = nn.Sequential(TrainsItself(), nn.Linear(WIDTH, 1))
+    model = nn.Sequential(with_linear(trains_itself, WIDTH), nn.Linear(WIDTH, 1))
     with pytest.raises(autockpt.ProfilingError):
         autockpt.profile(model, torch.randn(8, WIDTH))
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-class CallsItself(nn.Module):
+def calls_itself(own: Told, x: Tensor, depth: int = 3) -> Any:
     """A tree of calls of the model by the model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.leaf, self.join = nn.Linear(WIDTH, WIDTH), nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, depth: int = 3) -> Tensor:
-        if not depth:
-            return torch.tanh(self.leaf(x))
-        out: Tensor = self.join(torch.cat([self(x, depth - 1), self(x * 0.5, depth - 1)], -1)).tanh()
-        return out
+    if not depth:
+        return torch.tanh(own.leaf(x))
+    return own.join(torch.cat([own(x, depth - 1), own(x * 0.5, depth - 1)], -1)).tanh()
 
 
 def test_plans_of_a_model_that_calls_itself_can_be_applied() -> None:
     """Plans had the inner calls of the root in them, which none can patch."""
-    model, x = CallsItself(), torch.randn(64, WIDTH)
+    leaf, join = nn.Linear(WIDTH, WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+    model, x = Told(calls_itself, leaf=leaf, join=join), torch.randn(64, WIDTH)
     plan = autockpt.solve(autockpt.profile(model, x, loss=torch.sum), "min")
     assert any("inside its own forward" in refusal.reason for refusal in plan.refused)
     autockpt.apply(model, plan=plan)
     model(x).sum().backward()
 
 
-class SwitchesHooksOff(nn.Module):
+def switches_hooks_off(own: Told, x: Tensor) -> Any:
     """Wants no hooks on what it saves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
-            out: Tensor = self.linear(x).tanh()
-        return out
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+        return own.linear(x).tanh()
 
 
-class PassesNested(nn.Module):
+def passes_nested(own: Told, x: Tensor) -> Any:
     """Passes a nested tensor without a shape on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        nested = self.linear(torch.nested.as_nested_tensor([x[:2], x[2:]]))
-        out: Tensor = torch.nested.to_padded_tensor(nested, 0.0)
-        return out
+    return torch.nested.to_padded_tensor(own.linear(torch.nested.as_nested_tensor([x[:2], x[2:]])), 0.0)
 
 
-class UsesThreads(nn.Module):
+def uses_threads(own: Told, x: Tensor) -> Any:
     """Runs its parts in threads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        with ThreadPoolExecutor(2) as pool:
-            one, other = pool.map(lambda part: part(x), self.parts)
-        out: Tensor = one + other
-        return out
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda part: part(x), own.parts)
+    return one + other
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("act", "said"),
     [
-        (SwitchesHooksOff(), "switches saved-tensor hooks off"),
-        (PassesNested(), "torch.jagged"),
-        (UsesThreads(), "threads of its own"),
+        (switches_hooks_off, "switches saved-tensor hooks off"),
+        (passes_nested, "torch.jagged"),
+        (uses_threads, "threads of its own"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+    ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_what_cannot_be_recorded_is_named(model: nn.Module, said: str) -> None:
+def test_what_cannot_be_recorded_is_named(act: Callable[..., Any], said: str) -> None:
     """Errors of torch came through, or the profiler was blamed."""
+    model = with_linear(act, WIDTH, parts=nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)))
     with pytest.raises(autockpt.ProfilingError, match=said):
         autockpt.profile(model, torch.randn(4, WIDTH))
 

@@ -18,22 +18,15 @@ import autockpt
 from autockpt import Plan, Profile, ProfilingError, Segment
 from autockpt.solvers import simulate
 from tests.doors import find_candidates
+from tests.toys.told import Told, greedy, with_linear
 
 BATCH = torch.randn(64, 8)
 
 
-class Told(nn.Module):
-    """A module whose forward is told what to do between two layers."""
-
-    def __init__(self, between: Callable[[Told, torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.first, self.last, self.between = nn.Linear(8, 8), nn.Linear(8, 8), between
-        self.seen: torch.Tensor | None = None
-        self.norm = nn.BatchNorm1d(8)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.last(self.between(self, self.first(hidden).sigmoid()))
-        return out
+def told(between: Callable[[Told, torch.Tensor], Any]) -> Told:
+    """A module that is told what to do between two layers."""
+    parts = {"first": nn.Linear(8, 8), "last": nn.Linear(8, 8), "norm": nn.BatchNorm1d(8)}
+    return Told(lambda own, x: own.last(between(own, own.first(x).sigmoid())), **parts, seen=None)
 
 
 def inside(*modules: nn.Module) -> nn.Module:
@@ -51,12 +44,12 @@ def predicted_step_bytes(profile: Profile) -> int:
 
 
 def test_a_buffer_that_a_child_changes_without_gradients_belongs_to_the_segment() -> None:
-    def statistics_only(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+    def statistics_only(own: Told, hidden: torch.Tensor) -> Any:
         with torch.no_grad():
-            told.norm(hidden)
-        return (hidden * told.norm.running_mean.clone()).tanh()  # type: ignore[union-attr]
+            own.norm(hidden)
+        return (hidden * own.norm.running_mean.clone()).tanh()
 
-    model = inside(Told(statistics_only))
+    model = inside(told(statistics_only))
     twin = copy.deepcopy(model)
     calls = autockpt.profile(model, BATCH).calls
     (call,) = [call for call in calls if call.key == "1#0"]
@@ -70,28 +63,28 @@ def test_a_buffer_that_a_child_changes_without_gradients_belongs_to_the_segment(
 
 
 def test_a_constant_that_forward_makes_is_no_captured_tensor() -> None:
-    model = inside(Told(lambda told, hidden: (hidden * torch.tensor(0.5)).tanh()))
+    model = inside(told(lambda own, x: (x * torch.tensor(0.5)).tanh()))
     assert refused(autockpt.profile(model, BATCH)) == {}
 
 
 @pytest.mark.parametrize("mode", ["measured", "fake"])
 def test_a_graph_that_outlives_the_step_does_not_reach_into_the_next_run(mode: str) -> None:
-    def keeps(told: Told, hidden: torch.Tensor) -> torch.Tensor:
-        told.seen = hidden.softmax(-1).pow(2).mean()
+    def keeps(own: Told, hidden: torch.Tensor) -> torch.Tensor:
+        own.seen = hidden.softmax(-1).pow(2).mean()
         return hidden
 
-    assert autockpt.profile(Told(keeps), BATCH, mode=mode).mode == mode  # type: ignore[arg-type]
+    assert autockpt.profile(told(keeps), BATCH, mode=mode).mode == mode  # type: ignore[arg-type]
 
 
 def test_an_exception_that_the_model_catches_closes_its_call() -> None:
-    def falls_back(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+    def falls_back(own: Told, hidden: torch.Tensor) -> torch.Tensor:
         try:
-            told.last(hidden[:, :3])
+            own.last(hidden[:, :3])
         except RuntimeError:
             hidden = hidden * 2
         return hidden
 
-    profile = autockpt.profile(Told(falls_back), BATCH)
+    profile = autockpt.profile(told(falls_back), BATCH)
     assert [call.key for call in profile.calls] == ["#0", "first#0", "last#0", "last#1"]
 
 
@@ -106,11 +99,11 @@ def test_forward_may_have_an_argument_called_name() -> None:
 
 
 def test_reentrant_checkpoints_are_recorded() -> None:
-    def region(told: Told, hidden: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = checkpoint(told.norm, hidden, use_reentrant=True)
+    def region(own: Told, hidden: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = checkpoint(own.norm, hidden, use_reentrant=True)
         return out
 
-    model = Told(region)
+    model = told(region)
     model(BATCH).sum().backward()
     before = [parameter.grad for parameter in model.parameters()]
     values = [gradient.clone() for gradient in before if gradient is not None]
@@ -120,24 +113,17 @@ def test_reentrant_checkpoints_are_recorded() -> None:
 
 
 def test_a_gradient_taken_inside_forward_is_named() -> None:
-    def penalty(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+    def penalty(own: Told, hidden: torch.Tensor) -> torch.Tensor:
         (gradient,) = torch.autograd.grad(hidden.pow(2).sum(), hidden, create_graph=True)
         return hidden + gradient
 
     with pytest.raises(ProfilingError, match="gradient inside itself"):
-        autockpt.profile(Told(penalty), BATCH)
+        autockpt.profile(told(penalty), BATCH)
 
 
 def test_a_gradient_that_two_parameters_share_becomes_two() -> None:
-    class Sum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = (nn.Parameter(torch.randn(512, 512)) for _ in range(2))
-
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            return nn.functional.linear(hidden, self.a + self.b)
-
-    model, batch = Sum(), torch.randn(4, 512)
+    a, b = (nn.Parameter(torch.randn(512, 512)) for _ in range(2))
+    model, batch = Told(lambda own, x: nn.functional.linear(x, own.a + own.b), a=a, b=b), torch.randn(4, 512)
 
     def step() -> None:
         model(batch).sum().backward()
@@ -156,30 +142,27 @@ def test_fake_mode_counts_gradients_that_exist() -> None:
     assert real.gradient_bytes == 4 * 72
 
 
-class Follower(nn.Module):
+def follower(through_data: bool) -> Told:
     """Has a teacher whose weights forward moves towards the student's, as MoCo and BYOL do."""
 
-    def __init__(self, through_data: bool) -> None:
-        super().__init__()
-        self.student, self.teacher, self.through_data = nn.Linear(8, 8), nn.Linear(8, 8), through_data
-        self.teacher.requires_grad_(False)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def follows(own: Told, hidden: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            for own, other in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
-                if self.through_data:
-                    own.data = 0.9 * own.data + 0.1 * other.data
+            for one, other in zip(own.teacher.parameters(), own.student.parameters(), strict=True):
+                if through_data:
+                    one.data = 0.9 * one.data + 0.1 * other.data
                 else:
-                    own.view(-1).lerp_(other.view(-1), 0.1)
-        return nn.functional.mse_loss(self.student(hidden), self.teacher(hidden))
+                    one.view(-1).lerp_(other.view(-1), 0.1)
+        return nn.functional.mse_loss(own.student(hidden), own.teacher(hidden))
+
+    return Told(follows, student=nn.Linear(8, 8), teacher=nn.Linear(8, 8).requires_grad_(False))
 
 
 @pytest.mark.parametrize("mode", ["measured", "fake"])
 @pytest.mark.parametrize(
     ("model", "batch"),
     [
-        (Follower(through_data=True), BATCH),
-        (Follower(through_data=False), BATCH),
+        (follower(through_data=True), BATCH),
+        (follower(through_data=False), BATCH),
         (nn.Sequential(nn.Embedding(10, 8, max_norm=0.1), nn.Linear(8, 8)), torch.arange(10)),
     ],
     ids=["through data", "in place", "renormed"],
@@ -196,7 +179,7 @@ def test_a_parameter_that_forward_changes_is_put_back(model: nn.Module, batch: t
 
 def test_parameters_of_one_storage_are_put_back_together() -> None:
     """As those of recurrent layers on a GPU."""
-    model, together = Follower(through_data=False), torch.randn(72)
+    model, together = follower(through_data=False), torch.randn(72)
     model.teacher.weight.data, model.teacher.bias.data = together[:64].view(8, 8), together[64:]
     before = together.clone()
     autockpt.profile(model, BATCH)
@@ -204,7 +187,7 @@ def test_parameters_of_one_storage_are_put_back_together() -> None:
 
 
 def test_a_parameter_that_forward_changes_is_put_back_at_another_batch_size_too() -> None:
-    plain, planned = (Follower(through_data=False) for _ in range(2))
+    plain, planned = (follower(through_data=False) for _ in range(2))
     planned.load_state_dict(plain.state_dict())
     autockpt.apply(planned, budget="min")
     for model in (plain, planned):
@@ -216,11 +199,11 @@ def test_a_parameter_that_forward_changes_is_put_back_at_another_batch_size_too(
 
 
 def test_a_dictionary_whose_inside_changes_is_put_back() -> None:
-    def counts(told: Told, hidden: torch.Tensor) -> torch.Tensor:
-        told.__dict__["state"]["n"] += 1
+    def counts(own: Told, hidden: torch.Tensor) -> torch.Tensor:
+        own.__dict__["state"]["n"] += 1
         return hidden
 
-    model = Told(counts)
+    model = told(counts)
     model.__dict__["state"] = {"n": 0}
     assert not autockpt.profile(model, BATCH).notes
     assert model.__dict__["state"] == {"n": 0}
@@ -233,42 +216,28 @@ def test_a_parameter_without_hooks_has_none_afterwards() -> None:
     assert all(parameter._backward_hooks is None for parameter in model.parameters())
 
 
-class Hooked(nn.Module):
+def hooks_itself(own: Told, x: torch.Tensor) -> Any:
     """Registers hooks in its first forward, as transformers does where hidden states are asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.installed = False
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.installed:
-            self.linear.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
-            self.linear.register_forward_hook(lambda module, args, kwargs, output: 2 * output, with_kwargs=True)
-            self.installed = True
-        y: torch.Tensor = self.linear(x)
-        return y
+    if not own.installed:
+        own.linear.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+        own.linear.register_forward_hook(lambda module, args, kwargs, output: 2 * output, with_kwargs=True)
+        own.installed = True
+    return own.linear(x)
 
 
 @pytest.mark.parametrize("mode", ["measured", "fake"])
 def test_hooks_that_forward_registers_are_put_back(mode: Any) -> None:
     """They stayed while the flag that they are there went: the model then ran them twice."""
     torch.manual_seed(0)
-    model, x = Hooked(), torch.ones(2, 4)
+    model, x = with_linear(hooks_itself, 4, installed=False), torch.ones(2, 4)
     expected = copy.deepcopy(model)(x)
     autockpt.profile(model, x, loss=torch.sum, mode=mode)
     assert torch.equal(model(x), expected)
 
 
-class Transformed(nn.Module):
+def transformed(transform: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> nn.Module:
     """Runs a module and functions of its own under a transform of `torch.func`."""
-
-    def __init__(self, transform: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.linear, self.transform = nn.Linear(8, 8), transform
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden + torch.tanh(self.transform(self.linear, torch.tanh(hidden)))
+    return with_linear(lambda own, x: x + torch.tanh(transform(own.linear, torch.tanh(x))))
 
 
 def by_rows(layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
@@ -285,7 +254,7 @@ def derivative(layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("transform", [by_rows, derivative])
 def test_what_a_transform_calls_is_its_callers_own(transform: Any) -> None:
     """A batched tensor has no storage: no profile could be made of a model that runs `torch.vmap`."""
-    model = nn.Sequential(nn.Linear(8, 8), *(Transformed(transform) for _ in range(3)), nn.Linear(8, 1))
+    model = nn.Sequential(nn.Linear(8, 8), *(transformed(transform) for _ in range(3)), nn.Linear(8, 1))
     recorded = autockpt.profile(model, BATCH, loss=torch.sum)
     names = {call.name for call in recorded.calls}
     assert "1" in names
@@ -296,12 +265,12 @@ def test_what_a_transform_calls_is_its_callers_own(transform: Any) -> None:
 
 
 def test_a_sparse_buffer_is_put_back() -> None:
-    model = Told(lambda told, hidden: hidden)
+    model = told(lambda own, x: x)
     model.register_buffer("mask", torch.eye(8).to_sparse())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls sparse tensors beta
         autockpt.profile(model, BATCH)
-    assert torch.equal(model.mask.to_dense(), torch.eye(8))  # type: ignore[operator]
+    assert torch.equal(model.mask.to_dense(), torch.eye(8))
 
 
 def test_without_gradients_the_error_says_so() -> None:
@@ -310,17 +279,8 @@ def test_without_gradients_the_error_says_so() -> None:
 
 
 def test_a_batch_changed_in_place_and_a_generator_passed_as_argument_are_put_back() -> None:
-    class Greedy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-
-        def forward(self, hidden: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-            out: torch.Tensor = self.linear(hidden.mul_(torch.rand(8, generator=generator)))
-            return out
-
     batch, generator = BATCH.clone(), torch.Generator().manual_seed(1)
-    autockpt.profile(Greedy(), (batch, generator))
+    autockpt.profile(greedy(nn.Linear(8, 8)), (batch, generator))
     assert torch.equal(batch, BATCH)
     assert torch.equal(generator.get_state(), torch.Generator().manual_seed(1).get_state())
 
@@ -328,16 +288,11 @@ def test_a_batch_changed_in_place_and_a_generator_passed_as_argument_are_put_bac
 def test_what_no_backward_reaches_is_let_go_of() -> None:
     """What held a saved result held the node that saves it, and with it recording and model, for ever."""
 
-    class Pooled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.pooler = nn.Linear(8, 8), nn.Linear(8, 8)
+    def pools(own: Told, hidden: torch.Tensor) -> Any:
+        hidden = own.linear(hidden)
+        return hidden.square().sum(), own.pooler(hidden).tanh()
 
-        def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            hidden = self.layer(hidden)
-            return hidden.square().sum(), self.pooler(hidden).tanh()
-
-    model = Pooled()
+    model = with_linear(pools, pooler=nn.Linear(8, 8))
     autockpt.profile(model, BATCH, loss=lambda outputs: outputs[0])
     weights = [weakref.ref(parameter) for parameter in model.parameters()]
     del model

@@ -17,6 +17,7 @@ import autockpt
 from autockpt import Profile
 from tests.doors import find_candidates, function_name, observer
 from tests.record.blocks import MODES, Units, block, zoo
+from tests.toys.told import Told, with_linear
 from tests.zoo import ZOO, Case, build
 
 TRANSFORMERS = ["gpt2", "gpt2-cache", "t5"]
@@ -156,17 +157,11 @@ def test_the_operators_reproduce_on_paper_what_each_call_saves(name: str) -> Non
 
 
 def test_a_cast_that_autocast_had_in_its_cache_was_not_read(bfloat16: None) -> None:
-    class Cast(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
+    def casts(own: Told, hidden: torch.Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return own.linear(own.linear(hidden).relu())
 
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                out: torch.Tensor = self.linear(self.linear(hidden).relu())
-            return out
-
-    profile = autockpt.profile(Cast(), torch.randn(4, 8))
+    profile = autockpt.profile(with_linear(casts), torch.randn(4, 8))
     between, second = Units(profile, "#0").makes("relu#0"), Units(profile, "linear#1")
     saved = {t for t, function in zip(profile.saves.tensor, profile.saves.function, strict=True) if function == 2}
     (weight,) = saved - between
@@ -187,12 +182,8 @@ def test_what_a_custom_autograd_function_saves_has_no_function() -> None:
             out: torch.Tensor = 2 * ctx.saved_tensors[0] * gradients[0]
             return out
 
-    class Custom(nn.Module):
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = Square.apply(hidden)  # type: ignore[no-untyped-call]
-            return out
-
-    profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), Custom()), torch.randn(4, 8))
+    custom = Told(lambda own, x: Square.apply(x))  # type: ignore[no-untyped-call]
+    profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), custom), torch.randn(4, 8))
     saved = dict(zip((profile.calls[call].key for call in profile.saves.call), profile.saves.function, strict=True))
     assert saved["1#0"] == -1 and saved["0#0"] >= 0
 
@@ -245,33 +236,28 @@ def test_the_function_mode_changes_no_birth_and_no_death(name: str, monkeypatch:
     assert watched.saves.tensor == plain.saves.tensor
 
 
-class Cached(nn.Module):
+def caches(own: Told, hidden: torch.Tensor) -> Any:
     """Makes a table in its first forward, as rotary embeddings do."""
-
-    table: torch.Tensor | None = None
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        if self.table is None:
-            self.table = torch.ones(8).cumsum(0)
-        return hidden.sigmoid() * self.table
+    if own.table is None:
+        own.table = torch.ones(8).cumsum(0)
+    return hidden.sigmoid() * own.table
 
 
 def test_functions_that_ran_only_in_the_first_forward_do_not_hide_the_operators() -> None:
-    profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), Cached()), torch.randn(4, 8))
+    profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), Told(caches, table=None)), torch.randn(4, 8))
     assert not profile.notes
     assert profile.ops.name == ("aten.addmm.default", "aten.sigmoid.default", "aten.mul.Tensor")
     assert not profile.refused("result")
 
 
 def test_a_function_that_raises_is_refused() -> None:
-    class Tries(nn.Module):
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            try:
-                return hidden @ hidden
-            except RuntimeError:
-                return hidden @ hidden.t()
+    def tries(own: Told, hidden: torch.Tensor) -> torch.Tensor:
+        try:
+            return hidden @ hidden
+        except RuntimeError:
+            return hidden @ hidden.t()
 
-    units = Units(autockpt.profile(nn.Sequential(nn.Linear(8, 8), Tries()), torch.randn(4, 8)), "1#0")
+    units = Units(autockpt.profile(nn.Sequential(nn.Linear(8, 8), Told(tries)), torch.randn(4, 8)), "1#0")
     assert units.without_result() == {"matmul#0"}
     assert units.makes("matmul#0") == set() and len(units.makes("matmul#1")) == 1
 
@@ -279,12 +265,11 @@ def test_a_function_that_raises_is_refused() -> None:
 def test_what_returns_an_empty_tensor_is_refused_for_another_step_may_fill_it() -> None:
     """No storage tells what reads it: what an expert without tokens was given was skipped, and read a step later."""
 
-    class Routes(nn.Module):
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            (rows,) = torch.nonzero(hidden[:, 0] > 9.0, as_tuple=True)
-            return hidden.index_add(0, rows, hidden[rows].tanh())
+    def routes(own: Told, hidden: torch.Tensor) -> torch.Tensor:
+        (rows,) = torch.nonzero(hidden[:, 0] > 9.0, as_tuple=True)
+        return hidden.index_add(0, rows, hidden[rows].tanh())
 
-    units = Units(autockpt.profile(nn.Sequential(nn.Linear(8, 8), Routes()), torch.randn(4, 8)), "1#0")
+    units = Units(autockpt.profile(nn.Sequential(nn.Linear(8, 8), Told(routes)), torch.randn(4, 8)), "1#0")
     assert units.without_result() == {"nonzero#0", "__getitem__#1", "tanh#0"}
 
 
@@ -311,25 +296,18 @@ def test_compiled_modules_are_recorded_uncompiled() -> None:
     assert any("compiled (1)" in note for note in compiled.notes)
 
 
-class Norms(nn.Module):
-    """A normalisation, run once or twice, its statistics read or not."""
-
-    def __init__(self, times: int, read: bool) -> None:
-        super().__init__()
-        self.norm, self.times, self.read = nn.BatchNorm1d(8), times, read
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(self.times):
-            x = self.norm(x).tanh()
-        return x * self.norm.running_mean if self.read else x  # type: ignore[operator]
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("times", "read", "shared"), [(1, False, False), (2, False, True), (1, True, True)])
 def test_a_buffer_that_one_function_alone_uses_is_its_own_affair(
     mode: Any, times: int, read: bool, shared: bool
 ) -> None:
-    profile = autockpt.profile(Norms(times, read), torch.randn(16, 8), mode=mode)
+    def normed(own: Told, x: torch.Tensor) -> Any:
+        for _ in range(times):
+            x = own.norm(x).tanh()
+        return x * own.norm.running_mean if read else x
+
+    model = Told(normed, norm=nn.BatchNorm1d(8))
+    profile = autockpt.profile(model, torch.randn(16, 8), mode=mode)
     functions = profile.functions
     mutates = [functions.mutates[i] for i, name in enumerate(functions.name) if name == "batch_norm"]
     assert mutates == [shared] * times

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.doors import device_of, in_place, tensors
+from tests.toys.told import Told
 from tests.twin import held_by, storage_bytes
 from tests.zoo import ZOO, Case, build
 
@@ -84,24 +85,18 @@ def test_a_step_that_is_spilled_holds_no_more_than_a_deep_plan() -> None:
     assert static + spilled_bytes <= lowest.peak_bytes < static + plain_bytes
 
 
-class Remembers(nn.Module):
+def remembers(own: Told, batch: Tensor) -> Any:
     """Attends to its own last batch too, which it keeps in an attribute (as Transformer-XL does)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.both = nn.Linear(64, 64), nn.Linear(64, 128)
-        self.memory: Tensor | None = None
-
-    def forward(self, batch: Tensor) -> Tensor:
-        seen = batch if self.memory is None else torch.cat([self.memory, batch], 1)
-        keys, values = self.both(seen).chunk(2, -1)
-        self.memory = batch.detach()[:, -8:]
-        return batch + torch.nn.functional.scaled_dot_product_attention(self.query(batch), keys, values)
+    seen = batch if own.memory is None else torch.cat([own.memory, batch], 1)
+    keys, values = own.both(seen).chunk(2, -1)
+    own.memory = batch.detach()[:, -8:]
+    return batch + torch.nn.functional.scaled_dot_product_attention(own.query(batch), keys, values)
 
 
 def test_what_attributes_hold_until_a_step_replaces_it_is_counted_once() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(Remembers() for _ in range(4)))
+    blocks = [Told(remembers, query=nn.Linear(64, 64), both=nn.Linear(64, 128), memory=None) for _ in range(4)]
+    model = nn.Sequential(*blocks)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
@@ -115,7 +110,7 @@ def test_what_attributes_hold_until_a_step_replaces_it_is_counted_once() -> None
     plan = autockpt.plan_of(model)
     assert plan is not None
     held = held_by(model, optimizer)
-    held += [each.memory for each in model if isinstance(each, Remembers) and each.memory is not None]
+    held += [each.memory for each in blocks if each.memory is not None]
     start_bytes = storage_bytes(held)
     held.clear()
     assert plan.plain_peak_bytes == start_bytes + autockpt.measure(step, device="cpu").step_bytes

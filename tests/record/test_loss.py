@@ -6,27 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import autockpt
+from tests.toys.chains import Residual
 
 ROWS, WIDTH, CLASSES = 512, 64, 2000
 BATCH, TARGET = torch.randn(ROWS, WIDTH), torch.randint(CLASSES, (ROWS,))
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 8 * WIDTH), nn.Linear(8 * WIDTH, WIDTH)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        out: Tensor = hidden + self.down(nn.functional.gelu(self.up(hidden)))
-        return out
-
-
 def logits() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(*(Block() for _ in range(6)), nn.Linear(WIDTH, CLASSES))
+    return nn.Sequential(*(Residual(WIDTH, 8) for _ in range(6)), nn.Linear(WIDTH, CLASSES))
 
 
 def step(model: nn.Module) -> None:

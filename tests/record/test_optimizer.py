@@ -25,6 +25,7 @@ from tests.doors import (
     optimizer_memory,
     planned_device,
 )
+from tests.toys.told import Told
 
 CASES: list[tuple[type[Optimizer], dict[str, Any]]] = [
     (torch.optim.SGD, {}),
@@ -173,16 +174,8 @@ def test_whole_planned_steps_keep_within_a_budget_that_counts_the_optimizer() ->
 
 
 def test_parameters_that_get_no_gradient_get_no_state() -> None:
-    class Partly(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.unused = nn.Linear(8, 8), nn.Linear(8, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.used(x)
-            return out
-
-    model, batch = Partly(), torch.randn(2, 8)
+    partly = Told(lambda own, x: own.used(x), used=nn.Linear(8, 8), unused=nn.Linear(8, 8))
+    model, batch = partly, torch.randn(2, 8)
     optimizer = torch.optim.AdamW(model.parameters())
     told = autockpt.profile(model, batch, optimizer=optimizer).static.optimizer_bytes
     measured_step(model, batch, optimizer)

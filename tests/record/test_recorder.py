@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ import autockpt
 from autockpt import NotApplicable, ProfilingError
 from autockpt.solvers import simulate
 from tests.doors import Clock, find_candidates, timing, training_step
+from tests.toys.told import Told, with_linear
 from tests.zoo import ZOO, build
 
 MODES = ["measured", "fake"]
@@ -251,31 +253,41 @@ def test_a_module_used_twice_gives_two_calls() -> None:
     assert len({call.signature for call in profile.calls if call.name == "0"}) == 1
 
 
-class Closure(nn.Module):
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind, self.inner, self.seen = kind, nn.Linear(8, 8), torch.ones(8)
+def reads_attribute(own: Told, x: torch.Tensor) -> Any:
+    return own.linear(x + 1).sigmoid() * own.seen
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.inner(hidden + 1).sigmoid()  # backward does not need `hidden`, so it may change
-        if self.kind == "moving attribute":
-            self.seen.mul_(0.5)
-        if self.kind.endswith("attribute"):
-            return out * self.seen
-        if self.kind == "seeded fork":
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(3)
-                return out * torch.rand(8)
-        if self.kind == "argument":
-            hidden.mul_(2)
-        return out
+
+def moves_attribute(own: Told, x: torch.Tensor) -> Any:
+    out = own.linear(x + 1).sigmoid()
+    own.seen.mul_(0.5)
+    return out * own.seen
+
+
+def changes_argument(own: Told, x: torch.Tensor) -> Any:
+    out = own.linear(x + 1).sigmoid()  # backward does not need `x`, so it may change
+    x.mul_(2)
+    return out
+
+
+def seeds_a_fork(own: Told, x: torch.Tensor) -> Any:
+    out = own.linear(x + 1).sigmoid()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return out * torch.rand(8)
+
+
+def with_closure(act: Callable[..., Any]) -> nn.Module:
+    made = with_linear(act)
+    made.seen = torch.ones(8)
+    return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), made, nn.Linear(8, 8))
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("moving attribute", "no argument, parameter or buffer"), ("argument", "changed in place")]
+    ("act", "reason"),
+    [(moves_attribute, "no argument, parameter or buffer"), (changes_argument, "changed in place")],
 )
-def test_what_cannot_be_replayed_is_refused_with_the_reason(kind: str, reason: str) -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure(kind), nn.Linear(8, 8))
+def test_what_cannot_be_replayed_is_refused_with_the_reason(act: Callable[..., Any], reason: str) -> None:
+    model = with_closure(act)
     profile = autockpt.profile(model, torch.randn(64, 8))
     candidates = find_candidates(profile)
     refused = {candidates.index.nodes[call].key: why for call, why in candidates.refused}
@@ -284,12 +296,12 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(kind: str, reason: s
 
 
 def test_a_tensor_in_an_attribute_that_no_step_changes_is_read_by_a_candidate() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure("attribute"), nn.Linear(8, 8))
+    model = with_closure(reads_attribute)
     assert find_candidates(autockpt.profile(model, torch.randn(64, 8))).refused == ()
 
 
 def test_a_fork_that_seeds_the_generator_itself_is_offered() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure("seeded fork"), nn.Linear(8, 8))
+    model = with_closure(seeds_a_fork)
     assert find_candidates(autockpt.profile(model, torch.randn(64, 8))).refused == ()
 
 
@@ -314,15 +326,8 @@ def test_a_function_may_give_no_gradient_to_a_parameter_that_has_one_already() -
         def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
             return gradients[0], None
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.linear = nn.Parameter(torch.ones(8)), nn.Linear(8, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return Withholds.apply(self.linear(x), self.weight)  # type: ignore[no-untyped-call, no-any-return]
-
-    model = Model()
+    weight = nn.Parameter(torch.ones(8))
+    model = with_linear(lambda own, x: Withholds.apply(own.linear(x), own.weight), weight=weight)  # type: ignore[no-untyped-call]
     for each in model.parameters():
         each.grad = torch.zeros_like(each)
     assert autockpt.profile(model, torch.randn(4, 8)).mode == "measured"

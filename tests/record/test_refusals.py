@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ import autockpt
 from autockpt import NotApplicable, Plan, Profile
 from tests.doors import find_candidates, install, why_unrepeatable
 from tests.frames.comparing import steps
+from tests.toys.told import Told, around, with_linear
 
 WIDTH = 8
 BATCH = torch.linspace(-1, 1, 16 * WIDTH).reshape(16, WIDTH).sin()
@@ -31,16 +32,14 @@ def refused(profile: Profile) -> dict[str, str]:
     return {candidates.index.nodes[index].key: reason for index, reason in candidates.refused}
 
 
-class Normalised(nn.Module):
+def normalised(divide: Callable[[nn.Parameter], None]) -> nn.Module:
     """Divides its weight by its norms in every forward."""
 
-    def __init__(self, divide: Callable[[nn.Parameter], None]) -> None:
-        super().__init__()
-        self.weight, self.divide = nn.Parameter(torch.randn(WIDTH, WIDTH)), divide
+    def divides(own: Told, x: Tensor) -> Tensor:
+        divide(own.weight)
+        return torch.tanh(nn.functional.linear(x, own.weight))
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.divide(self.weight)
-        return torch.tanh(nn.functional.linear(x, self.weight))
+    return Told(divides, weight=nn.Parameter(torch.randn(WIDTH, WIDTH)))
 
 
 def counted(weight: nn.Parameter) -> None:
@@ -56,90 +55,55 @@ def assigned(weight: nn.Parameter) -> None:
     weight.data = weight.data / weight.data.norm(dim=1, keepdim=True)
 
 
-class Normalising(nn.Module):
-    """Is given running statistics, and updates them."""
-
-    def forward(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return nn.functional.batch_norm(x, mean, variance, training=True)
-
-
-class Domain(nn.Module):
-    """Gives a child the statistics that it has itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), Normalising()
-        self.register_buffer("mean", torch.zeros(WIDTH))
-        self.register_buffer("variance", torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.norm(self.linear(x), self.mean, self.variance)
-        return y.tanh()
+def domain() -> nn.Module:
+    """Gives a child the statistics that it has itself, which that updates."""
+    norm = Told(lambda own, x, mean, variance: nn.functional.batch_norm(x, mean, variance, training=True))
+    statistics = {"mean": torch.zeros(WIDTH), "variance": torch.ones(WIDTH)}
+    return with_linear(lambda own, x: own.norm(own.linear(x), own.mean, own.variance).tanh(), norm=norm, **statistics)
 
 
-class Router(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        return torch.sigmoid(self.linear(x) + bias)
-
-
-class Balanced(nn.Module):
+def balances(own: Told, x: Tensor) -> Any:
     """Moves a bias after it has routed by it, as mixtures of experts do that are balanced without a loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.router, self.up = Router(), nn.Linear(WIDTH, WIDTH)
-        self.bias: Tensor
-        self.register_buffer("bias", torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate: Tensor = self.router(x, self.bias)
-        with torch.no_grad():
-            self.bias += 1e-3 * torch.sign(0.5 - gate.mean(0))
-        result: Tensor = gate * self.up(x)
-        return result
+    gate = own.router(x, own.bias)
+    with torch.no_grad():
+        own.bias += 1e-3 * torch.sign(0.5 - gate.mean(0))
+    return gate * own.linear(x)
 
 
-class Masked(nn.Module):
+def balanced() -> nn.Module:
+    router = with_linear(lambda own, x, bias: torch.sigmoid(own.linear(x) + bias))
+    return with_linear(balances, router=router, bias=torch.zeros(WIDTH))
+
+
+def masked(softmax: Callable[[Tensor], Tensor]) -> nn.Module:
     """Masks scores behind autograd's back, as attention was written for years."""
 
-    def __init__(self, softmax: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.score, self.softmax, self.out = nn.Linear(WIDTH, WIDTH), softmax, nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores = self.score(x)
+    def masks(own: Told, x: Tensor) -> Any:
+        scores = own.linear(x)
         scores.data.masked_fill_(torch.arange(WIDTH) % 3 == 0, -float("inf"))
-        result: Tensor = self.out(self.softmax(scores))
-        return result
+        return own.out(own.softmax(scores))
+
+    return with_linear(masks, softmax=softmax, out=nn.Linear(WIDTH, WIDTH))
 
 
 def _clip(module: nn.Module, args: object, output: Tensor) -> None:
     output.data.clamp_(-0.05, 0.05)
 
 
-class Clipped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
-        self.layers[0].register_forward_hook(_clip)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layers(x)
-        return result
+def clipped() -> nn.Module:
+    layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+    layers[0].register_forward_hook(_clip)
+    return around(layers, lambda layers, x: layers(x))
 
 
 @pytest.mark.parametrize(
     ("middle", "call", "reason"),
     [
-        (lambda: Normalised(counted), "1#0", "changes a parameter"),
-        (lambda: Normalised(uncounted), "1#0", "changes a parameter"),
-        (lambda: Normalised(assigned), "1#0", "changes a parameter"),
-        (Domain, "1.norm#0", "changes a buffer that it is given"),
-        (Balanced, "1.router#0", "is given a buffer that is changed in place later"),
+        (lambda: normalised(counted), "1#0", "changes a parameter"),
+        (lambda: normalised(uncounted), "1#0", "changes a parameter"),
+        (lambda: normalised(assigned), "1#0", "changes a parameter"),
+        (domain, "1.norm#0", "changes a buffer that it is given"),
+        (balanced, "1.router#0", "is given a buffer that is changed in place later"),
     ],
     ids=[
         "parameter",
@@ -159,44 +123,37 @@ def test_what_is_not_a_calls_own_to_change(middle: Callable[[], nn.Module], call
     assert plan.segments and autockpt.verify(model, BATCH, plan=plan).exact
 
 
-SetsIt: TypeAlias = Callable[["Attributed", Tensor], None]
-
-
-class Attributed(nn.Module):
+def attributed(set_it: Callable[[Told, Tensor], None]) -> nn.Module:
     """Sets an attribute of its own in forward."""
 
-    def __init__(self, set_it: SetsIt) -> None:
-        super().__init__()
-        self.layers, self.set_it = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)), set_it
-        self.seen, self.scale = 0, 1.0
-        self.dtype: torch.dtype | None = None
+    def act(own: Told, x: Tensor) -> Any:
+        set_it(own, x)
+        return x + own.layers(own.scale * x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.set_it(self, x)
-        result: Tensor = x + self.layers(self.scale * x)
-        return result
+    layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    return Told(act, layers=layers, seen=0, scale=1.0, dtype=None)
 
 
-def notes_dtype(module: Attributed, x: Tensor) -> None:
+def notes_dtype(module: Told, x: Tensor) -> None:
     module.dtype = x.dtype
 
 
-def counts_to_two(module: Attributed, x: Tensor) -> None:
+def counts_to_two(module: Told, x: Tensor) -> None:
     module.seen = min(module.seen + 1, 2)
 
 
-def toggles(module: Attributed, x: Tensor) -> None:
+def toggles(module: Told, x: Tensor) -> None:
     module.seen = 1 - module.seen
 
 
-def scales_the_first(module: Attributed, x: Tensor) -> None:
+def scales_the_first(module: Told, x: Tensor) -> None:
     module.scale, module.seen = (1.0, 1) if module.seen else (2.0, 1)
 
 
 @pytest.mark.parametrize("set_it", [notes_dtype, counts_to_two, toggles, scales_the_first])
-def test_attributes_that_forward_sets_are_as_forward_found_them(set_it: Callable[[Attributed, Tensor], None]) -> None:
+def test_attributes_that_forward_sets_are_as_forward_found_them(set_it: Callable[[Told, Tensor], None]) -> None:
     """They refused every block of a new model, as in the routers of Switch transformers."""
-    plain, planned = (nn.Sequential(*(Attributed(set_it) for _ in range(3)), nn.Linear(WIDTH, 1)) for _ in range(2))
+    plain, planned = (nn.Sequential(*(attributed(set_it) for _ in range(3)), nn.Linear(WIDTH, 1)) for _ in range(2))
     planned.load_state_dict(plain.state_dict())
     autockpt.apply(planned, budget="min")
     assert steps(plain, summed, count=6).differences(steps(planned, summed, count=6)) == []
@@ -207,7 +164,7 @@ def test_attributes_that_forward_sets_are_as_forward_found_them(set_it: Callable
 
 @pytest.mark.parametrize(
     "middle",
-    [lambda: Masked(nn.Softmax(-1)), lambda: Masked(functools.partial(torch.softmax, dim=-1)), Clipped],
+    [lambda: masked(nn.Softmax(-1)), lambda: masked(functools.partial(torch.softmax, dim=-1)), clipped],
     ids=["between calls", "before a function", "in a hook"],
 )
 def test_what_is_written_through_data_is_found_by_the_rehearsal(middle: Callable[[], nn.Module]) -> None:

@@ -38,6 +38,7 @@ from tests.fuzz.timeless import without_times
 from tests.record.plainly import dropping, held
 from tests.record.played import as_cuda
 from tests.record.small import MODELS, warm
+from tests.toys.told import Told, with_linear
 
 WIDTH = 16
 
@@ -160,17 +161,11 @@ class Given(torch.autograd.Function):
         return ctx.saved_tensors[0]
 
 
-class Odd(nn.Module):
+def odd(between: Callable[[Tensor], Tensor]) -> nn.Module:
     """Two layers around one function of the hidden values."""
-
-    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.last, self.between = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), between
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(self.between(self.first(x)))
-        return out
+    torch.manual_seed(0)
+    first, last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    return Told(lambda own, x: own.last(between(own.first(x))), first=first, last=last)
 
 
 def constant_that_dies(x: Tensor) -> Tensor:
@@ -204,7 +199,7 @@ ODD: tuple[Callable[[Tensor], Tensor], ...] = (
 @pytest.mark.parametrize("existing", [False, True], ids=["first", "accumulating"])
 @pytest.mark.parametrize("kind", GIVEN)
 def test_a_saved_tensor_that_becomes_a_gradient_lives_as_long_as_that(kind: str, existing: bool) -> None:
-    model, x = Odd(GIVEN[kind]), torch.randn(8, WIDTH)
+    model, x = odd(GIVEN[kind]), torch.randn(8, WIDTH)
     if existing:
         model(x).sum().backward()
     assert_same(model, x)
@@ -212,12 +207,12 @@ def test_a_saved_tensor_that_becomes_a_gradient_lives_as_long_as_that(kind: str,
 
 @pytest.mark.usefixtures("device")
 def test_views_types_copies_and_regions_of_every_kind() -> None:
-    assert_same(nn.Sequential(*map(Odd, ODD)), torch.randn(8, WIDTH))
+    assert_same(nn.Sequential(*map(odd, ODD)), torch.randn(8, WIDTH))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_what_is_not_spilled_counts_as_held_to_its_release() -> None:
-    model, x = Odd(lambda x: torch.sparse.mm(torch.eye(8).to_sparse(), x).tanh()), torch.randn(8, WIDTH)
+    model, x = odd(lambda x: torch.sparse.mm(torch.eye(8).to_sparse(), x).tanh()), torch.randn(8, WIDTH)
     real, spilled = held(model, x).tensors, autockpt.profile(model, x).tensors
     assert (real.bytes, real.birth, real.death) == (spilled.bytes, spilled.birth, spilled.death)
     forward = dropping(model, x)
@@ -227,33 +222,31 @@ def test_what_is_not_spilled_counts_as_held_to_its_release() -> None:
 
 @pytest.mark.usefixtures("device")
 def test_a_batch_that_wants_a_gradient() -> None:
-    assert_same(Odd(torch.tanh), torch.randn(8, WIDTH, requires_grad=True))
+    assert_same(odd(torch.tanh), torch.randn(8, WIDTH, requires_grad=True))
 
 
-class Tight(nn.Module):
+def tight(*, in_backward: bool) -> nn.Module:
     """Runs out of memory where more than three of its layers' results are alive, or in backward."""
 
-    def __init__(self, *, in_backward: bool) -> None:
-        super().__init__()
-        self.layers, self.in_backward = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8)), in_backward
+    def fail(_: object = None) -> None:
+        raise torch.OutOfMemoryError("too much")
 
-    def forward(self, x: Tensor) -> Tensor:
+    def act(own: Told, x: Tensor) -> Tensor:
         made: list[StorageWeakRef] = []
-        for layer in self.layers:
+        for layer in own.layers:
             x = layer(x).exp().clamp(-1, 1)
             made.append(StorageWeakRef(x.untyped_storage()))
-            if self.in_backward:
-                x.register_hook(self.fail)
+            if in_backward:
+                x.register_hook(fail)
             elif sum(not each.expired() for each in made) > 3:
-                self.fail()
+                fail()
         return x
 
-    def fail(self, _: object = None) -> None:
-        raise torch.OutOfMemoryError("too much")
+    return Told(act, layers=nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8)))
 
 
 def test_a_step_that_does_not_fit_is_recorded_all_the_same() -> None:
-    model, x = Tight(in_backward=False), torch.randn(4, WIDTH)
+    model, x = tight(in_backward=False), torch.randn(4, WIDTH)
     with pytest.raises(torch.OutOfMemoryError):
         model(x)
     assert autockpt.profile(model, x).plain_seconds > 0
@@ -278,13 +271,13 @@ def are_closed(descriptors: list[int]) -> list[bool]:
 
 
 def test_the_file_is_closed_when_the_step_is_over(descriptors: list[int]) -> None:
-    train_tightly(Odd(torch.tanh))
+    train_tightly(odd(torch.tanh))
     assert are_closed(descriptors) == [True]
 
 
 def test_the_file_is_closed_when_the_step_fails(descriptors: list[int]) -> None:
     with pytest.raises(torch.OutOfMemoryError) as caught:
-        train_tightly(Tight(in_backward=True))
+        train_tightly(tight(in_backward=True))
     del caught  # whose traceback holds what ran
     gc.collect()
     assert are_closed(descriptors) == [True]
@@ -297,7 +290,7 @@ FULL = pathlib.Path("/dev/full")
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FULL.open("r+b", buffering=0))
     with pytest.raises(ProfilingError, match=r"took 0 bytes and not \d+ more .*TMPDIR"):
-        train_tightly(Odd(torch.tanh))
+        train_tightly(odd(torch.tanh))
 
 
 def test_a_folder_that_is_missing_is_named_before_anything_ran(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,36 +301,33 @@ def test_a_folder_that_is_missing_is_named_before_anything_ran(monkeypatch: pyte
         ran.append(x)
         return x
 
-    model = Odd(middle)
+    model = odd(middle)
     with pytest.raises(ProfilingError, match="TMPDIR"):
         train_tightly(model)
     assert not ran
 
 
-class Mixed(nn.Module):
+def mixed(*, inside: bool) -> nn.Module:
     """Runs under autocast of its own, or else under that of the caller; uses one weight twice."""
+    torch.manual_seed(0)
 
-    def __init__(self, *, inside: bool) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.inside, self.layers = inside, nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16) if self.inside else contextlib.nullcontext():
-            for layer in (*self.layers, *self.layers):
+    def act(own: Told, x: Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16) if inside else contextlib.nullcontext():
+            for layer in (*own.layers, *own.layers):
                 x = layer(x).tanh()
             with torch.autocast("cpu", enabled=False):  # its backward would be in half precision inside a region
-                out: Tensor = self.layers[0](x.float())
-            return out
+                return own.layers[0](x.float())
+
+    return Told(act, layers=nn.ModuleList(nn.Linear(8, 8) for _ in range(4)))
 
 
 @pytest.mark.parametrize("mode", ["measured", "fake"])
 def test_in_the_middle_of_the_callers_autocast_a_step_casts_as_under_its_own(mode: Any) -> None:
     x = torch.randn(64, 8)
-    own = autockpt.profile(Mixed(inside=True), x, mode=mode)
+    own = autockpt.profile(mixed(inside=True), x, mode=mode)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        Mixed(inside=False)(x)
-        model = Mixed(inside=False)
+        mixed(inside=False)(x)
+        model = mixed(inside=False)
         model(x)  # the caller's own forward has cast its weights
         callers = autockpt.profile(model, x, mode=mode)
     assert callers.tensors.bytes == own.tensors.bytes
@@ -349,16 +339,8 @@ def test_in_the_middle_of_the_callers_autocast_a_step_casts_as_under_its_own(mod
 
 
 def test_a_step_may_be_recorded_from_positional_arguments_and_keywords() -> None:
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:
-            out: Tensor = self.layer(x * scale).tanh()
-            return out
-
-    model, x, scale = Both(), torch.randn(4, WIDTH), torch.randn(WIDTH)
+    model = with_linear(lambda own, x, *, scale: own.linear(x * scale).tanh(), WIDTH)
+    x, scale = torch.randn(4, WIDTH), torch.randn(WIDTH)
     step = training_step(model, Arguments((x,), {"scale": scale}), None)
     expected = autockpt.profile(model, {"x": x, "scale": scale})
     assert recorded(record_step(step)) == recorded(expected)

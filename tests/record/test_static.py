@@ -11,26 +11,22 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.doors import StaticStorages
+from tests.toys.chains import feed_forward
+from tests.toys.told import Told
 
 ROWS, WIDTH = 512, 64
 BATCH = torch.randn(ROWS, WIDTH)
 
 
-class Table(nn.Module):
+def table() -> nn.Module:
     """Holds a tensor as a plain attribute, as anchors and rotary tables often are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-        self.table = torch.randn(ROWS, WIDTH)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        out: Tensor = hidden + self.down(nn.functional.gelu(self.up(hidden + self.table)))
-        return out
+    made = Told(lambda own, x: x + own.inner(x + own.table), inner=feed_forward(WIDTH))
+    made.table = torch.randn(ROWS, WIDTH)
+    return made
 
 
 def plain() -> nn.Module:
-    return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)),) * 4)
+    return nn.Sequential(*(feed_forward(WIDTH),) * 4)
 
 
 def check_budget(model: nn.Module, loss: Callable[[Any], Tensor], inputs: Tensor | None) -> None:
@@ -51,7 +47,7 @@ def check_budget(model: nn.Module, loss: Callable[[Any], Tensor], inputs: Tensor
 
 @pytest.mark.parametrize("inputs", [None, BATCH], ids=["first step", "inputs"])
 def test_tensors_in_plain_attributes_are_counted(inputs: Tensor | None) -> None:
-    model = nn.Sequential(*(Table() for _ in range(6)))
+    model = nn.Sequential(*(table() for _ in range(6)))
     profile = autockpt.profile(model, BATCH)
     assert profile.static.other_bytes == 6 * ROWS * WIDTH * 4
     check_budget(model, torch.sum, inputs)
@@ -74,7 +70,7 @@ def test_each_storage_counts_once_and_only_what_is_no_part_of_the_model_or_batch
 
 
 def test_a_step_of_fake_tensors_counts_them_too() -> None:
-    assert autockpt.profile(nn.Sequential(Table()), BATCH, mode="fake").static.other_bytes == ROWS * WIDTH * 4
+    assert autockpt.profile(nn.Sequential(table()), BATCH, mode="fake").static.other_bytes == ROWS * WIDTH * 4
 
 
 def test_targets_that_the_loss_has_stay_real_in_a_step_of_fake_tensors() -> None:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import autockpt
 from tests.doors import torch_private
+from tests.toys.told import Told
 
 BATCH = torch.randn(64, 32)
 
@@ -126,14 +127,13 @@ def test_other_threads_train_while_one_records() -> None:
     trained = threading.Event()
     model = stack()
 
-    class Waiting(nn.Module):
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            assert trained.wait(PATIENCE_SECONDS)
-            return hidden
+    def waits(own: Told, hidden: torch.Tensor) -> torch.Tensor:
+        assert trained.wait(PATIENCE_SECONDS)
+        return hidden
 
     planned = autockpt.apply(stack(), plan=autockpt.Plan.of(["1"]))
     in_threads(
-        lambda: autockpt.profile(nn.Sequential(model, Waiting()), BATCH),
+        lambda: autockpt.profile(nn.Sequential(model, Told(waits)), BATCH),
         partial(step, planned, trained),
     )
 

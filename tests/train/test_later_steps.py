@@ -12,6 +12,7 @@ from torch import nn
 import autockpt
 from autockpt import BudgetError, Infeasible, Plan
 from tests.doors import governor_of
+from tests.toys.told import Told
 from tests.train.loops import Loop, inside, language_model, tokens_of
 
 
@@ -104,23 +105,15 @@ def test_batches_that_grow_by_more_than_the_headroom_are_said_once(caplog: pytes
     assert "plan_for" in record.getMessage() and autockpt.plan_of(loop.model) is None
 
 
-class Positions(nn.Module):
+def positions(own: Told, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
     """Takes no more than so many tokens."""
-
-    ids: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = language_model(2)
-        self.register_buffer("ids", torch.arange(160)[None])
-
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
-        places = self.ids[:, : input_ids.shape[1]].expand(input_ids.shape)
-        return self.inner((input_ids + places) % 1000, labels)
+    places = own.ids[:, : input_ids.shape[1]].expand(input_ids.shape)
+    return own.inner((input_ids + places) % 1000, labels)
 
 
 def test_headroom_beyond_what_a_model_takes_is_guessed_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    loop = Loop(autockpt.apply(Positions(), "1GB"), inside)
+    model = Told(positions, inner=language_model(2), ids=torch.arange(160)[None])
+    loop = Loop(autockpt.apply(model, "1GB"), inside)
     loop.losses([tokens_of(2, length) for length in (100, 100, 140, 140)])
     assert autockpt.plan_of(loop.model) is not None and decision(loop) == "Replan"
     assert not caplog.records

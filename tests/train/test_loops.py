@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from tests.doors import governor_of
+from tests.toys.told import Told
 from tests.zoo import gpt2
 
 STEPS = 7
@@ -28,30 +29,19 @@ def stack(seed: int = 0) -> nn.Sequential:
     )
 
 
-class Regions(nn.Module):
+def regions(reentrant: bool) -> nn.Module:
     """A part of it recomputes by itself."""
-
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.inside, self.after, self.reentrant = stack(), stack(1), reentrant
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        outputs: Tensor = self.after(checkpoint(self.inside, hidden, use_reentrant=self.reentrant))
-        return outputs
+    return Told(
+        lambda own, x: own.after(checkpoint(own.inside, x, use_reentrant=reentrant)), inside=stack(), after=stack(1)
+    )
 
 
-class Compiled(nn.Module):
+def compiled() -> nn.Module:
     """Parts of it are compiled, in both ways."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.plain, self.parts = stack(), stack(1)
-        self.parts[1].compile(backend="aot_eager")
-        self.whole: Any = torch.compile(stack(2), backend="aot_eager")
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        outputs: Tensor = self.whole(self.parts(self.plain(hidden)))
-        return outputs
+    made = Told(lambda own, x: own.whole(own.parts(own.plain(x))), plain=stack(), parts=stack(1))
+    made.parts[1].compile(backend="aot_eager")
+    made.whole = torch.compile(stack(2), backend="aot_eager")
+    return made
 
 
 Loop = Callable[[nn.Module], Iterator[Tensor]]
@@ -193,8 +183,8 @@ def failing(model: nn.Module) -> Iterator[Tensor]:
         pytest.param(stack, usual, 1_500_000, id="as usual"),
         pytest.param(stack, scaled, 2_200_000, id="a gradient scaler"),
         pytest.param(stack, closed, 3_600_000, id="a closure"),
-        pytest.param(lambda: Regions(False), usual, 2_900_000, id="regions of its own"),
-        pytest.param(lambda: Regions(True), usual, 2_500_000, id="reentrant regions"),
+        pytest.param(lambda: regions(False), usual, 2_900_000, id="regions of its own"),
+        pytest.param(lambda: regions(True), usual, 2_500_000, id="reentrant regions"),
         pytest.param(stack, backward_twice, 2_700_000, id="backward twice"),
         pytest.param(stack, penalised, 5_200_000, id="a penalty"),
         pytest.param(stack, targets, 1_600_000, id="targets without gradients"),
@@ -202,8 +192,8 @@ def failing(model: nn.Module) -> Iterator[Tensor]:
         pytest.param(stack, in_backward, 1_700_000, id="an optimizer in backward"),
         pytest.param(stack, functional, 1_600_000, id="functional_call"),
         pytest.param(stack, failing, 1_500_000, id="forwards that fail"),
-        pytest.param(Compiled, usual, 4_000_000, id="compiled parts"),
-        pytest.param(Compiled, compiled_again, 4_000_000, id="parts that are compiled again"),
+        pytest.param(compiled, usual, 4_000_000, id="compiled parts"),
+        pytest.param(compiled, compiled_again, 4_000_000, id="parts that are compiled again"),
     ],
 )
 def test_every_step_is_the_plain_one_and_there_is_a_plan_in_the_end(
@@ -244,23 +234,20 @@ def test_saved_tensors_hooks_of_the_user_are_theirs_and_that_is_said(
     assert autockpt.plan_of(model) is None
 
 
-class Deep(nn.Module):
+def deep(lots: list[int]) -> nn.Module:
     """Leaves blocks out, as a list of lots says."""
 
-    def __init__(self, lots: list[int]) -> None:
-        super().__init__()
-        self.blocks = stack()
-        self.__dict__["lots"] = lots
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        for block in list(self.blocks)[: self.__dict__["lots"].pop(0)]:
+    def act(own: Told, hidden: Tensor) -> Tensor:
+        for block in list(own.blocks)[: own.lots.pop(0)]:
             hidden = hidden + block(hidden)
         return hidden
+
+    return Told(act, blocks=stack(), lots=lots)
 
 
 def test_a_step_that_made_more_calls_than_its_recording_is_planned_for(caplog: pytest.LogCaptureFixture) -> None:
     depths = [2, 2, 2, 2, 6, 6, 6, 2]
-    model = autockpt.apply(Deep([2, *depths]), 1_800_000)
+    model = autockpt.apply(deep([2, *depths]), 1_800_000)
     decisions = []
     for _ in range(9):
         model.zero_grad()
@@ -295,7 +282,7 @@ def test_a_step_that_the_model_does_not_see_is_said_once(stepping: bool, caplog:
 
 
 def test_a_forward_that_is_replaced_once_there_is_a_plan_is_planned(caplog: pytest.LogCaptureFixture) -> None:
-    model: Any = autockpt.apply(Deep([6] * 5), "1.5MB")
+    model: Any = autockpt.apply(deep([6] * 5), "1.5MB")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(10):
         if number == 5:
@@ -310,7 +297,7 @@ def test_a_forward_that_is_replaced_once_there_is_a_plan_is_planned(caplog: pyte
 
 
 def test_what_was_removed_stays_off_where_another_forward_calls_it() -> None:
-    model: Any = autockpt.apply(Deep([6] * 9), "1.5MB")
+    model: Any = autockpt.apply(deep([6] * 9), "1.5MB")
     own, seen = model.forward, [False] + [True] * 8
     model.forward = lambda batch: own(batch) if seen.pop(0) else model.blocks(batch)
     model(BATCH).square().mean().backward()

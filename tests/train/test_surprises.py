@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import autockpt
 from autockpt import NotApplicable, Plan, Segment
 from tests.doors import BatchKind, Forward, assumed_loss, batch_of, enlarged, governor_of, watching_replays
+from tests.toys.told import Told, around
 
 BATCH = torch.linspace(-1, 1, 256 * 32).reshape(256, 32)
 BUDGET = "1.3MB"
@@ -118,19 +119,13 @@ def test_more_forwards_than_the_plan_counts_on_are_spilled_and_the_next_step_is_
     assert decisions == ["Keep", "Record", "Replan"]
 
 
-class Classifier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = stack()
-
-    def forward(self, batch: Tensor, *, predict: bool = False) -> Tensor:
-        outputs: Tensor = self.body(batch)
-        return outputs.argmax(-1) if predict else outputs
+def classifier() -> nn.Module:
+    return around(stack(), lambda inner, x, predict=False: inner(x).argmax(-1) if predict else inner(x))
 
 
 def test_a_forward_that_leads_to_no_backward_is_no_step(caplog: pytest.LogCaptureFixture) -> None:
-    model = autockpt.apply(Classifier(), BUDGET)
-    expected = Classifier()(BATCH, predict=True)
+    model = autockpt.apply(classifier(), BUDGET)
+    expected = classifier()(BATCH, predict=True)
     for _ in range(4):
         assert torch.equal(model(BATCH, predict=True), expected)
         assert autockpt.plan_of(model) is None
@@ -152,18 +147,13 @@ def test_a_backward_that_never_comes_is_said_and_a_later_step_is_recorded(caplog
 
 
 def test_a_list_that_forward_fills_is_filled_once() -> None:
-    class Collecting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = stack()
+    def collects(own: Told, hidden: Tensor, seen: list[Tensor]) -> Tensor:
+        for block in own.blocks:
+            hidden = block(hidden)
+            seen.append(hidden)
+        return hidden
 
-        def forward(self, hidden: Tensor, seen: list[Tensor]) -> Tensor:
-            for block in self.blocks:
-                hidden = block(hidden)
-                seen.append(hidden)
-            return hidden
-
-    model = autockpt.apply(Collecting(), BUDGET)
+    model = autockpt.apply(Told(collects, blocks=stack()), BUDGET)
     for _ in range(4):
         seen: list[Tensor] = []
         model.zero_grad()
@@ -245,12 +235,7 @@ def test_arguments_that_are_no_tensors(one: Any, other: Any) -> None:
 
 
 def test_a_number_that_only_counts_ends_up_as_no_kind_of_step() -> None:
-    class Counts(Classifier):
-        def forward(self, batch: Tensor, step: int) -> Tensor:  # type: ignore[override]
-            outputs: Tensor = self.body(batch)
-            return outputs
-
-    model = autockpt.apply(Counts(), BUDGET)
+    model = autockpt.apply(around(stack(), lambda inner, x, step: inner(x)), BUDGET)
     for step in range(8):
         model.zero_grad()
         model(BATCH, step).square().mean().backward()

@@ -18,26 +18,16 @@ from torch.nn.parallel import DistributedDataParallel
 import autockpt
 from autockpt import NotApplicable, ProfilingError
 from tests.doors import Batches, blocks_of, held_by, torch_private, world_of
+from tests.toys.chains import Residual
 
 WIDTH = 64
 Build = Callable[..., tuple[nn.Module, torch.Tensor]]
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = x + self.down(nn.functional.gelu(self.up(self.norm(x))))
-        return found
-
-
 class Stack(nn.Module):
     def __init__(self, depth: int = 4) -> None:
         super().__init__()
-        self.first, self.layers = nn.Linear(WIDTH, WIDTH), nn.ModuleList(Block() for _ in range(depth))
+        self.first, self.layers = nn.Linear(WIDTH, WIDTH), nn.ModuleList(Residual(WIDTH) for _ in range(depth))
         self.head = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -75,7 +65,7 @@ def test_a_rank_holds_its_shards_and_what_is_whole_for_a_while() -> None:
     assert profile.world is not None and (profile.world.ranks, profile.world.way) == (8, "fsdp2")
     held = held_by(profile, profile.world)
     assert (held.parameter_bytes, held.gradient_bytes) == (WHOLE // 8, WHOLE // 8)
-    block = sum(each.nbytes for each in Block().parameters())
+    block = sum(each.nbytes for each in Residual(WIDTH).parameters())
     assert block < held.gathered_bytes < WHOLE and block < held.reduced_bytes < WHOLE
     assert held.bucket_bytes == 0
     assert profile.mode == "fake" and any("collectives take no time" in note for note in profile.notes)

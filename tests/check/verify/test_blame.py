@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from autockpt import Plan, Verification, verify
-from tests.check.verify.models import BATCH, WIDTH, Block, chain, noise
+from tests.check.verify.models import BATCH, WIDTH, chain, noise
+from tests.toys.told import Told
 
 CALLS = 0
 DEPTH: ContextVar[int] = ContextVar("DEPTH", default=0)
@@ -98,7 +99,7 @@ def test_the_plan_is_to_blame_and_the_call_is_named(kind: str, others: tuple[Twi
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_fault_in_a_later_step_only_is_named(steps: int) -> None:
-    def late(block: Block, hidden: Tensor) -> Tensor:
+    def late(block: Told, hidden: Tensor) -> Any:
         block.calls[0] += 1
         return hidden * max(block.calls[0], 4)  # forward and replay count, so the replay of step 2 is the fourth
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, plan_of, verify
-from tests.check.verify.models import BATCH, WIDTH, Block, chain, counting, plain_chain
+from tests.check.verify.models import BATCH, WIDTH, chain, counting, plain_chain
+from tests.toys.told import Told, greedy
 
 torch.set_num_threads(1)
 
@@ -97,17 +98,8 @@ def test_hooks_that_step_an_optimizer_do_not_run() -> None:
 
 
 def test_a_batch_changed_in_place_and_a_generator_passed_as_argument_begin_alike_in_every_run() -> None:
-    class Greedy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = plain_chain()
-
-        def forward(self, hidden: Tensor, generator: torch.Generator) -> Tensor:
-            out: Tensor = self.body(hidden.mul_(torch.rand(WIDTH, generator=generator)))
-            return out
-
     batch, generator = BATCH.clone(), torch.Generator().manual_seed(1)
-    assert verify(Greedy(), (batch, generator), plan=Plan.of(["body.0"]), steps=2).exact
+    assert verify(greedy(plain_chain()), (batch, generator), plan=Plan.of(["inner.0"]), steps=2).exact
     assert torch.equal(batch, BATCH)
 
 
@@ -127,7 +119,7 @@ def test_nothing_is_held_afterwards() -> None:
 
 
 def test_what_could_not_be_put_back_is_noted() -> None:
-    def remembering(block: Block, hidden: Tensor) -> Tensor:
+    def remembering(block: Told, hidden: Tensor) -> Tensor:
         history.append(next(numbers))
         return hidden
 

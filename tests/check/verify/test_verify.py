@@ -35,8 +35,9 @@ from tests.check.verify.models import (
     writing,
 )
 from tests.doors import torch_private, verification_page
-from tests.end_to_end.test_selective import Body
 from tests.frames import models as shapes
+from tests.toys.chains import Residual
+from tests.toys.told import Told, around, casting
 
 torch.set_num_threads(1)
 
@@ -95,16 +96,8 @@ def test_a_counter_in_python_is_found_and_the_first_difference_is_that_of_the_de
 
 
 def test_gradients_come_in_the_order_of_backward_and_not_of_registration() -> None:
-    class Reversed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.last, self.first = chain(counting), chain(counting)
-
-        def forward(self, hidden: Tensor) -> Tensor:
-            out: Tensor = self.last(self.first(hidden))
-            return out
-
-    found = verify(Reversed(), BATCH, plan=Plan.of(["first.0", "last.0"]))
+    reverse = Told(lambda own, x: own.last(own.first(x)), last=chain(counting), first=chain(counting))
+    found = verify(reverse, BATCH, plan=Plan.of(["first.0", "last.0"]))
     assert found.verdict == "different"
     prefixes = [difference.name.partition(".")[0] for difference in found.differences]
     assert prefixes == sorted(prefixes, key=["last", "first"].index)
@@ -121,16 +114,9 @@ def test_a_plain_step_that_does_not_repeat_itself_is_not_blamed_on_the_plan() ->
 
 
 def test_noise_beside_a_plan_that_is_wrong_does_not_hide_it() -> None:
-    class Sides(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.noisy, self.wrong = chain(noise), chain(counting)
-
-        def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-            return self.noisy(hidden), self.wrong(hidden)
-
+    sides = Told(lambda own, x: (own.noisy(x), own.wrong(x)), noisy=chain(noise), wrong=chain(counting))
     found = verify(
-        Sides(), BATCH, plan=Plan.of(["wrong.0"]), loss=lambda outputs: outputs[0].sum() + outputs[1].square().sum()
+        sides, BATCH, plan=Plan.of(["wrong.0"]), loss=lambda outputs: outputs[0].sum() + outputs[1].square().sum()
     )
     assert found.verdict == "different"
     assert found.first is not None
@@ -287,17 +273,7 @@ def test_a_plan_on_a_part_of_the_model_is_refused() -> None:
 
 @pytest.mark.parametrize("inside", [False, True], ids=["around verify", "in the model"])
 def test_autocast(inside: bool) -> None:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = plain_chain()
-
-        def forward(self, hidden: Tensor) -> Tensor:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                out: Tensor = self.body(hidden)
-            return out
-
-    model, plan = (Mixed(), Plan.of(["body.0", "body.1"])) if inside else (plain_chain(), BLOCKS)
+    model, plan = (casting(plain_chain()), Plan.of(["inner.0", "inner.1"])) if inside else (plain_chain(), BLOCKS)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not inside):
         found = verify(model, BATCH, plan=plan, steps=2)
         assert torch.is_autocast_enabled("cpu") != inside
@@ -313,16 +289,11 @@ def test_backward_runs_outside_autocast_so_that_a_replay_that_forgets_it_is_foun
 
 
 def test_outputs_are_named_by_their_place() -> None:
-    class Many(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = chain(noise)
+    def many(body: nn.Module, hidden: Tensor) -> dict[str, Any]:
+        out = body(hidden)
+        return {"loss": out.sum(), "logits": out, "cache": (out.detach(), out * 2), "constant": hidden * 2}
 
-        def forward(self, hidden: Tensor) -> dict[str, Any]:
-            out = self.body(hidden)
-            return {"loss": out.sum(), "logits": out, "cache": (out.detach(), out * 2), "constant": hidden * 2}
-
-    found = verify(Many(), {"hidden": BATCH}, plan=Plan.of(["body.1"]))
+    found = verify(around(chain(noise), many), {"hidden": BATCH}, plan=Plan.of(["inner.1"]))
     assert [each.name for each in found.plain_differences if each.kind == "output"] == [
         "logits",
         "cache[0]",
@@ -370,7 +341,7 @@ def test_exact_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_units_that_forward_never_came_to_are_named() -> None:
-    model = nn.Sequential(Body(), Body(), nn.Linear(16, 1))
+    model = nn.Sequential(Residual(16), Residual(16), nn.Linear(16, 1))
     known, unknown = ("0.up#0",), ("0#0/gelu#1", "0.norm#3")
     found = verify(model, torch.randn(8, 16), plan=Plan(segments=(Segment(calls=("0#0",), keep=known + unknown),)))
     assert (found.verdict, found.not_replayed, found.not_met) == ("exact", (), unknown)
@@ -378,7 +349,7 @@ def test_units_that_forward_never_came_to_are_named() -> None:
 
 
 def test_a_unit_under_another_name_of_its_module_is_met() -> None:
-    model = nn.Sequential(Body(), Body(), nn.Linear(16, 1))
+    model = nn.Sequential(Residual(16), Residual(16), nn.Linear(16, 1))
     model[1].up = model[0].up  # its second call is 0.up#1, and 1.up#1 as well
     found = verify(model, torch.randn(8, 16), plan=Plan(segments=(Segment(calls=("1#0",), keep=("1.up#1",)),)))
     assert (found.verdict, found.not_met) == ("exact", ())
