@@ -8,7 +8,9 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Generator, Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -25,6 +27,17 @@ hypothesis.settings.load_profile("house")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run check every segment of every plan in every step."""
     parser.addoption("--check-always", action="store_true", help='apply() has check="always" where it has "sampled"')
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage meanwhile: importing leaves little, and looking for it takes a quarter of the seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,6 +67,21 @@ def hasty() -> Iterator[None]:
     from tests.doors import timing
 
     with mock.patch.object(timing, "REPEATS", 2):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def seeds_note_no_stack() -> Iterator[None]:
+    """Let seeds wait for devices that are not there without the stack, in text: three times sixty frames a seed."""
+    if importlib.util.find_spec("torch") is None:
+        yield
+        return
+    import torch
+
+    quiet = SimpleNamespace(**{**vars(traceback), "format_stack": list})
+    with contextlib.ExitStack() as stack:
+        for kind in (torch.cuda, torch.xpu, torch.mtia):
+            stack.enter_context(mock.patch.object(kind, "traceback", quiet))
         yield
 
 
