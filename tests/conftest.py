@@ -41,7 +41,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a CUDA device where there is none."""
+    """Begin with what takes long, so that no worker is alone with it at the end; skip what has no CUDA device."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
