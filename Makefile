@@ -23,10 +23,10 @@ WANTED := 'click>=8.1' 'msgspec>=0.19' 'numpy>=1.26' 'pulp>=3.3.1,<4' 'highspy>=
 	'hypothesis>=6.140'
 # Where nothing compiled may be kept, every process compiles the library and rewrites the assertions of all tests anew.
 export PYTHONDONTWRITEBYTECODE :=
-WORKERS := -n auto --maxprocesses 4
-PARALLEL := $(WORKERS) --dist loadfile
-# In a process of its own: the fake device stays in one for good. What runs on it lies in few files, so tests are dealt out one by one.
-ON_DEVICE := -p tests.fake_cuda.plugin --device fake-cuda $(WORKERS)
+# Each worker has a row of tests as they come, so that what files share is made once; who is done takes half of what another has left.
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+# In a process of its own: the fake device stays in one for good.
+ON_DEVICE := -p tests.fake_cuda.plugin --device fake-cuda $(PARALLEL)
 
 .DEFAULT_GOAL := help
 .PHONY: help install test test-device fuzz sweep check-always bench profiles test-oldest test-newest old lint types format demo notebooks docs picture gpu wheels clean

@@ -248,7 +248,7 @@ class _Programme:
     def __init__(self, flow: Dataflow, rows: Sequence[Row], *, seconds: bool = True) -> None:
         """Make it. Without `seconds`, its goal is the least bytes held in its only step, and it has no rows (4)."""
         pulp = highs.pulp_module()
-        self.lp = pulp.LpProblem("bound", pulp.LpMinimize)
+        self.lp = highs.minimising("bound")
         self.cost_unit = max((unit.seconds for unit in flow.units), default=0.0) / SCALE or 1.0
         self._rows: list[Any] = []
         self.size_unit = max(sum(item.bytes for item in flow.items), 1) / SCALE

@@ -44,6 +44,11 @@ def pulp_module() -> Any:
     return importlib.import_module("pulp")
 
 
+def minimising(name: str) -> Any:
+    """Make a `pulp.LpProblem` that is to be minimised, without rows."""
+    return _problem()(name, pulp_module().LpMinimize)
+
+
 def solve(
     lp: Any,
     *,
@@ -114,6 +119,26 @@ def _refuse_bound_above(goal: float, bound: float) -> None:
 def nonsense(what: str) -> BackendError:
     """Make the error for an impossible answer of HiGHS."""
     return BackendError(f"HiGHS answered nonsense ({what})")
+
+
+@functools.cache
+def _problem() -> Any:
+    """PuLP's problem, which looks for its variables in all rows only where a row is new since it last did."""
+
+    class Remembering(pulp_module().LpProblem):  # type: ignore[misc]  # PuLP has no types
+        def __init__(self, name: str, sense: int) -> None:
+            super().__init__(name, sense)
+            self.found: list[Any] = []
+
+        def addConstraint(self, constraint: Any, name: str | None = None) -> None:  # noqa: N802  # as PuLP names it
+            super().addConstraint(constraint, name)
+            self.found = []
+
+        def variables(self) -> list[Any]:
+            self.found = self.found or super().variables()
+            return self.found
+
+    return Remembering
 
 
 @functools.cache

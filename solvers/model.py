@@ -110,7 +110,7 @@ class Model:
         columns, n = question.columns, question.columns.n_candidates
         taken = sorted(set(candidates))
         self._new: list[Any] = []
-        self.lp = pulp.LpProblem("autockpt", pulp.LpMinimize)
+        self.lp = highs.minimising("autockpt")
         # Stretches are whole wherever candidates are. To declare that keeps HiGHS (seen in 1.10 and 1.15) from presolve
         # steps for mixed columns that cut off the optimum of tiny problems.
         kind = pulp.LpInteger if whole else pulp.LpContinuous

@@ -8,7 +8,9 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Generator, Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -27,8 +29,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--check-always", action="store_true", help='apply() has check="always" where it has "sampled"')
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage meanwhile: importing leaves little, and looking for it takes a quarter of the seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a CUDA device where there is none."""
+    """Begin with what takes long, so that no worker is alone with it at the end; skip what has no CUDA device."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
@@ -54,6 +68,21 @@ def hasty() -> Iterator[None]:
     from tests.doors import timing
 
     with mock.patch.object(timing, "REPEATS", 2):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def seeds_note_no_stack() -> Iterator[None]:
+    """Let seeds wait for devices that are not there without the stack, in text: three times sixty frames a seed."""
+    if importlib.util.find_spec("torch") is None:
+        yield
+        return
+    import torch
+
+    quiet = SimpleNamespace(**{**vars(traceback), "format_stack": list})
+    with contextlib.ExitStack() as stack:
+        for kind in (torch.cuda, torch.xpu, torch.mtia):
+            stack.enter_context(mock.patch.object(kind, "traceback", quiet))
         yield
 
 

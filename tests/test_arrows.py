@@ -11,6 +11,7 @@ Each room may import those that an arrow leads to, however far. All may import t
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -170,8 +171,15 @@ def imports_of(file: str, tree: ast.AST) -> Iterator[Import]:
     return walk(tree, "module")
 
 
-TREES = {file: ast.parse(path.read_text()) for file, path in files()}
-IMPORTS = [each for file, tree in TREES.items() for each in imports_of(file, tree)]
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Every file of the library, by its path: parsed where a test asks, not in each process that collects it."""
+    return {file: ast.parse(path.read_text()) for file, path in files()}
+
+
+@functools.cache
+def imports() -> list[Import]:
+    return [each for file, tree in trees().items() for each in imports_of(file, tree)]
 
 
 def imported(name: str) -> str | None:
@@ -189,31 +197,31 @@ def imported(name: str) -> str | None:
 
 
 def test_every_file_lies_in_a_room() -> None:
-    assert {file.partition("/")[0] for file in TREES} == set(LEFT_OF)
+    assert {file.partition("/")[0] for file in trees()} == set(LEFT_OF)
     assert {path.name for path in (ROOT / "autockpt").glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
 def test_arrows_run_one_way() -> None:
     against = {
         (each.file, to)
-        for each in IMPORTS
+        for each in imports()
         if (to := imported(each.name)) is not None and to not in {each.room, *LEFT_OF[each.room], *LEAVES}
     }
     assert sorted(against) == [], "these run against the arrows"
 
 
 def test_leaves_import_nothing_but_one_another() -> None:
-    of_leaves = [each for each in IMPORTS if each.file.removesuffix(".py").replace("/", ".") in LEAVES]
+    of_leaves = [each for each in imports() if each.file.removesuffix(".py").replace("/", ".") in LEAVES]
     assert of_leaves
     assert {to for each in of_leaves if (to := imported(each.name)) is not None} <= LEAVES
     assert {each.name.partition(".")[0] for each in of_leaves} <= {*sys.stdlib_module_names, "autockpt"}
 
 
 def test_only_these_import_by_name() -> None:
-    trees = {**TREES, "__init__.py": ast.parse((ROOT / "autockpt" / "__init__.py").read_text())}
+    every = {**trees(), "__init__.py": ast.parse((ROOT / "autockpt" / "__init__.py").read_text())}
     found = {
         file
-        for file, tree in trees.items()
+        for file, tree in every.items()
         if any(
             getattr(node, "attr", getattr(node, "id", "")) in {"import_module", "__import__"} for node in ast.walk(tree)
         )
@@ -222,7 +230,7 @@ def test_only_these_import_by_name() -> None:
 
 
 def test_torch_is_imported_where_models_run() -> None:
-    torch = [each for each in IMPORTS if each.name.partition(".")[0] == "torch" and each.where != "types"]
+    torch = [each for each in imports() if each.name.partition(".")[0] == "torch" and each.where != "types"]
     assert {each.room for each in torch if each.where == "module"} == WITH_TORCH
     assert {each.room for each in torch if each.where == "function"} <= {*WITH_TORCH, "_cli"}
 
@@ -230,6 +238,6 @@ def test_torch_is_imported_where_models_run() -> None:
 @pytest.mark.parametrize("room", sorted(set(LEFT_OF) - WITH_TORCH - THROUGH_WATCH))
 def test_rooms_without_torch_load_without_it(room: str) -> None:
     """What they import imports none either."""
-    modules = [file.removesuffix(".py").replace("/", ".") for file in TREES if file.startswith(f"{room}/")]
+    modules = [file.removesuffix(".py").replace("/", ".") for file in trees() if file.startswith(f"{room}/")]
     code = f"import sys, autockpt.{', autockpt.'.join(modules)}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

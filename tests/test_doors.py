@@ -30,6 +30,12 @@ def trees() -> dict[str, ast.Module]:
     return {path.relative_to(tests).as_posix(): ast.parse(path.read_text()) for path in tests.rglob("*.py")}
 
 
+@functools.cache
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """All nodes of a tree: to find them takes longer than to look at them."""
+    return [*ast.walk(tree)]
+
+
 def is_private(part: str) -> bool:
     """Whether one part of a dotted name is private."""
     return part.startswith("_") and not part.endswith("__")
@@ -37,7 +43,7 @@ def is_private(part: str) -> bool:
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Each imported module or name, in full, after the name that it is bound to."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.asname or alias.name, alias.name
@@ -49,14 +55,14 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
 def attributes_of(tree: ast.AST) -> Iterator[str]:
     """Each attribute that is read from an imported name, that name in full."""
     bound = {**dict(imports_of(tree)), "autockpt": "autockpt"}  # `import autockpt.solvers` binds that too
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in bound:
             yield f"{bound[node.value.id]}.{node.attr}"
 
 
 def said_in_strings(tree: ast.AST) -> Iterator[str]:
     """Each dotted name of the library in a string: code for a process of its own, or what is to be patched."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from re.findall(r"\bautockpt(?:\.\w+)+", node.value)
             for module, names in re.findall(r"\bfrom (autockpt[.\w]*) import \(?([\w, ]+)", node.value):

@@ -33,6 +33,7 @@ def test_there_are_some() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["01_profile", "02_choose_a_budget", "03_apply_and_verify"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_shows_what_is_committed(path: Path, tmp_path: Path) -> None:
     committed, notebook = read(path), read(path)

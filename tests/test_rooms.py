@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -24,6 +25,7 @@ MOST_ROOM_LINES, MOST_LINES, MOST_CODE_LINES, MOST_BRANCHES = 2000, 300, 40, 15
 BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension)
 
 
+@functools.cache
 def sources(room: str) -> dict[str, str]:
     """Files of a room by their names in it: ``explain.brief``; a folder's ``__init__`` has the name of the folder."""
     folder = LIBRARY / room
@@ -51,15 +53,18 @@ def imported(room: str, name: str, source: str) -> set[str]:
 
 def code_lines(source: str, first: int = 1, last: int = 1 << 30) -> int:
     """Count the lines from the first to the last that are no docstrings, no comments, and not blank."""
+    return sum(first <= number <= last for number in lines_of_code(source))
+
+
+@functools.lru_cache(maxsize=1)  # asked for each function of a file in turn
+def lines_of_code(source: str) -> list[int]:
+    """Return the numbers of these lines."""
     strings: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             strings.update(range(node.lineno, (node.end_lineno or 0) + 1))
     lines = enumerate(map(str.strip, source.splitlines()), start=1)
-    return sum(
-        first <= number <= last and number not in strings and line != "" and not line.startswith("#")
-        for number, line in lines
-    )
+    return [number for number, line in lines if number not in strings and line != "" and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("room", ROOMS)

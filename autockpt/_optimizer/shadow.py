@@ -26,6 +26,9 @@ from .._watch.storage_tape import StorageTape
 
 Group = dict[str, Any]
 
+ELEMENTWISE = frozenset({"aten.lerp_.Scalar", "aten.addcmul_.default", "aten.addcdiv_.default"})
+"""Operators in place that torch works out in Python, slowly, where tensors have no values: Adam has all three."""
+
 FAR_STEP = 1000
 """A step far into training: some optimizers (RAdam) need more after their first steps."""
 
@@ -105,6 +108,8 @@ class _ShadowTape(StorageTape):
             return torch.full((), 0.5, dtype=torch.float64).to(tensors[0].dtype).item()
         if not self._untouchable.isdisjoint(map(self.key, tensors)):
             raise TypeError("it reaches its tensors by another way than through its groups and its state")
+        if str(op) in ELEMENTWISE and _all_hollow_alike(tensors):
+            return given[0][0]  # nothing is allocated, and nothing can be wrong
         output = super()._on_operator(op, given, run)
         for tensor in tensors_in(output):
             private.refuse_pointers(tensor)
@@ -113,6 +118,10 @@ class _ShadowTape(StorageTape):
     def _born(self, key: int, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "meta":
             super()._born(key, storage)
+
+
+def _all_hollow_alike(tensors: Sequence[torch.Tensor]) -> bool:
+    return tensors[0].is_meta and len({(each.shape, each.dtype, each.device) for each in tensors}) == 1
 
 
 def _shadow(

@@ -25,6 +25,10 @@ MOVES_STATISTICS = ("aten.native_batch_norm.", "aten.cudnn_batch_norm.", "aten.m
 
 STATISTICS = ("running_mean", "running_var")
 
+_NO_CONTAINERS = frozenset(
+    {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+
 Router: TypeAlias = Callable[[str, torch.nn.Module, object, Callable[[], Any]], Any]
 """Stands around one forward, by its module's name: the last argument runs it; the arguments are for looking at."""
 
@@ -117,7 +121,19 @@ class routed_operators(TorchDispatchMode):  # noqa: N801 - used as a context, li
 
 def tensors_in(values: object) -> list[torch.Tensor]:
     """Return the tensors among the arguments or results of an operator, and of wrappers what they wrap."""
-    return private.parts(leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+    return private.parts(_tensors_in(values))
+
+
+def _tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """Go through what is mostly plain: torch's own walk asks of each value first whether it is a kind of container."""
+    kind = type(values)
+    if kind is tuple or kind is list or kind is dict:
+        for value in values.values() if kind is dict else values:
+            yield from _tensors_in(value)
+    elif isinstance(values, torch.Tensor):
+        yield values
+    elif kind not in _NO_CONTAINERS:
+        yield from (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
 
 
 def written_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -78,7 +78,7 @@ class Reference:
         )
 
 
-@lru_cache(maxsize=1)  # tests come model by model; two at once would only take memory
+@cache  # a few megabytes each
 def reference(name: str) -> Reference:
     """The reference of a model of the zoo in its short form, as `timeless` makes it."""
     return timeless(build(name, short=True))

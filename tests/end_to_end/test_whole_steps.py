@@ -18,6 +18,7 @@ from tests.end_to_end.reference import Reference
 DAILY = {("densenet", "sgd"): 24, ("uneven", "adamw"): 24}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "optimizer", "budgets", "seconds"),
     [

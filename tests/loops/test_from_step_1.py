@@ -21,6 +21,7 @@ KEPT = (
 ALL = "not from_step_1 and not second_thread"  # the reader would see that thread too
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize("which", [KEPT, pytest.param(ALL, marks=pytest.mark.sweep)])
 def test_every_step_from_the_first_one_on_is_within_the_budget(which: str) -> None:

@@ -153,6 +153,7 @@ def _work(rank: int, folder: str, said: Any) -> None:
             distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     said: Any = context.Queue()
