@@ -121,6 +121,7 @@ from .sharded import (
     gather,
     gather_parts,
     gathers_by_itself,
+    given_to_unit,
     gradients_arriving,
     group_of,
     has_rebuilt_buckets,

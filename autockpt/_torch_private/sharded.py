@@ -227,6 +227,18 @@ def let_go(unit: Any) -> None:
         group._to_sharded()
 
 
+def given_to_unit(tensor: Tensor) -> tuple[Any, int] | None:
+    """Return the node and the number of its output that a tensor was before it was given to a unit of FSDP2.
+
+    A unit's hooks make of each tensor that it is given another one, of the same bytes. None for what is none of these.
+    """
+    node: Any = tensor.grad_fn
+    if node is None or type(node).__name__ != "RegisterPostBackwardFunctionBackward":
+        return None
+    found: tuple[Any, int] = node.next_functions[tensor.output_nr]
+    return found
+
+
 def own_rank() -> int:
     """Return the number of this process in the default group."""
     return torch.distributed.get_rank()

@@ -98,7 +98,7 @@ def sharded_parameters(rank: int) -> None:
     parts = parallelize_module(blocks(), init_device_mesh("cpu", (2,)), {"0.0": ColwiseParallel()})
     refused(lambda: autockpt.apply(parts, "1MB", inputs=batch(rank)), "is sharded over ranks .DTensor")
     segments = autockpt.Plan.of([["0", "1"]])
-    refused(lambda: autockpt.apply(sharded(blocks()), plan=segments), "covers 2 units that are sharded")
+    refused(lambda: autockpt.apply(older, plan=segments), "covers 2 units that are sharded")
     autockpt.apply(model, plan=autockpt.Plan.of(["0", "1"]))
     train(model, rank, 2)
     given = autockpt.apply(blocks(), "min", inputs=batch(rank), solver="articulation")
