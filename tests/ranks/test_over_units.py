@@ -9,12 +9,14 @@ from torch import distributed
 
 from .conftest import Both
 from .models import Shared
-from .works import STEPS
+from .over_units import STEPS
 
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
 FSDP = Shared(by="fsdp")
+BOUNDARY_BYTES = 4 * 8 * 64 * 64
 
+BLOCKS = [[f"blocks.{number}"] for number in range(4)]
 PAIRS = [["blocks.0", "blocks.1"], ["blocks.2", "blocks.3"]]
 ONE = [["blocks.0", "blocks.1", "blocks.2", "blocks.3"]]
 BESIDE = [["words", "blocks.0", "blocks.1"], ["blocks.2", "blocks.3", "norm"]]
@@ -22,7 +24,7 @@ BESIDE = [["words", "blocks.0", "blocks.1"], ["blocks.2", "blocks.3", "norm"]]
 WAYS: dict[str, tuple[dict[str, Any], int]] = {
     "pairs": ({"runs": PAIRS}, 0),
     "one run": ({"runs": ONE}, 2),
-    "calls beside": ({"runs": BESIDE}, 0),
+    "calls beside": ({"runs": BESIDE}, 1),
     "pairs in bfloat16": ({"shared": Shared(by="fsdp", bf16=True), "runs": PAIRS}, 0),
     "one run, kept gathered": ({"shared": Shared(by="fsdp", reshard=False), "runs": ONE}, 0),
     "one run, root let go": ({"shared": Shared(by="fsdp", reshard=True), "runs": ONE}, 2),
@@ -33,22 +35,26 @@ WAYS: dict[str, tuple[dict[str, Any], int]] = {
 }
 """What is asked, and how many gathers a step has more than the plain one."""
 
-SWEPT = ("one run, root let go", "one run, grouped", "one run, a part frozen", "calls beside", "pairs in bfloat16")
+FIRST = ("pairs", "one run, accumulating")
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.sweep if way in SWEPT else ()) for way in WAYS])
+@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in FIRST else pytest.mark.sweep) for way in WAYS])
 def test_a_replay_over_units_gathers_what_is_away(both: Both, way: str) -> None:
     """The last unit's own hooks have gathered it, and what comes before it is on its way already."""
     given, more = WAYS[way]
     found = both("over_units.by_hand", **{"shared": FSDP, **given})
     for each in found:
-        for name in ("blocks", "runs"):
-            assert each[name]["differ"] == []
-            assert each[name]["log"] == found[0][name]["log"]
-        assert each["blocks"]["log"] == each["plain"]["log"]
+        assert each["runs"]["differ"] == []
+        assert each["runs"]["log"] == found[0]["runs"]["log"]
         assert _gathers(each["runs"]) == _gathers(each["plain"]) + more * STEPS
         assert each["runs"]["grown"][-2:] == [0, 0] or way == "one run, gloo"
 
 
 def _gathers(found: dict[str, Any]) -> int:
     return sum("gather" in each.lower() for each in found["log"])
+
+
+def test_a_run_of_units_holds_the_boundary_of_the_first_alone(both: Both) -> None:
+    """Units are given other tensors than those that were returned before them, of the same bytes."""
+    for blocks, pairs, one in both("over_units.held", plans=[BLOCKS, PAIRS, ONE]):
+        assert (blocks - pairs, blocks - one) == (2 * BOUNDARY_BYTES, 3 * BOUNDARY_BYTES)
