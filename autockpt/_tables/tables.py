@@ -18,6 +18,7 @@ from .flow import Flow, Span
 from .lifetimes import Lifetimes
 from .refusals import refused_parts
 from .seconds import Place, Seconds
+from .whole import unit_records
 
 
 def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
         "backward_ticks": tuple(each.tick for each in found.of_kind("backward_again")),
         "rereads": _rereads(found),
         "kept_reads": _kept_reads(found),
+        "units": unit_records(flow.run, found),
         "refusals": (*refused_parts(flow), *_held(flow, found)),
     }
 
