@@ -6,6 +6,7 @@ Open `profile.py` first, then `plan.py`.
 step_record.py  its fields; consistency.py checks that they agree
 tables.py       its columns, for what there is a lot of
 consistency.py  whether the parts of a profile agree with each other
+world.py        the other ranks of a step, and what comes from them
 copies.py       tensors that several ranks have alike
 cuts.py         where the replay of a segment goes in parts
 keys.py         the names of calls and functions

@@ -114,6 +114,7 @@ def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
         ("arguments", arguments, ("tensor", "sources", "functions")),
         ("calls", step.calls, ("outputs", "enter_seconds", "exit_seconds")),
         ("the step", [step], ("plain_seconds",)),
+        ("units", step.units or (), ("call",)),
     ):
         yield from ((what, name, [getattr(row, name) for row in rows]) for name in names)
     yield "calls", "attributes", [() if call.attributes is msgspec.UNSET else call.attributes for call in step.calls]

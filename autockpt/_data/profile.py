@@ -69,11 +69,12 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         offload: how fast tensors of the device get to the host and back, where that was measured; None elsewhere, and
             in older files.
         copies: what calls were given on several ranks alike, where ranks share layers (tensor parallelism).
+        units: calls of units of FSDP2, which a replay of several calls may have to gather; None where it may not.
         notes: what could not be seen or put back, in words.
     """
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
-    RARE: ClassVar[tuple[str, ...]] = ("world", "copies")
+    RARE: ClassVar[tuple[str, ...]] = ("world", "copies", "units")
 
     def __post_init__(self) -> None:
         validate(self)

@@ -21,8 +21,8 @@ from .tables import (
     SaveTable,
     Static,
     TensorTable,
-    World,
 )
+from .world import UnitRecord, World
 
 
 class StepRecord(Stored, frozen=True, kw_only=True):
@@ -56,6 +56,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     world: World | None = None
     offload: Offload | None = None
     copies: CopiedTensors | None = None
+    units: tuple[UnitRecord, ...] | None = None
     notes: tuple[str, ...] = ()
 
     def forward_until(self, tick: int) -> int:

@@ -68,25 +68,6 @@ class Recipe(Part, frozen=True, kw_only=True):
     command: str
 
 
-class World(Part, frozen=True, kw_only=True):
-    """The ranks of which a step was recorded on one, where no other was there.
-
-    Attributes:
-        ranks: how many train together.
-        way: how they share the model: ``fsdp2``, also over tensor parallelism, ``dtensor`` (tensor parallelism alone),
-            ``ddp``, or ``whole`` where nothing does.
-        gathered: the tensors that weights are while they are gathered, and that bring them.
-        reduced: the whole gradients that wait for the others, and what they go in.
-        bucket_bytes: of the static bytes, buckets in which gradients are added (``ddp``).
-    """
-
-    ranks: Annotated[int, msgspec.Meta(ge=1)]
-    way: Literal["fsdp2", "dtensor", "ddp", "whole"]
-    gathered: tuple[Index, ...] = ()
-    reduced: tuple[Index, ...] = ()
-    bucket_bytes: Bytes = 0
-
-
 class ArgumentRecord(msgspec.Struct, frozen=True, array_like=True):
     """One way in which a storage came into a call or a torch function as an argument; an array in JSON.
 

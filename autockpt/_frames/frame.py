@@ -58,6 +58,7 @@ class MemberCall:
         units: the units inside it, which a replay does not run; None if a replay runs everything.
         cut: level of the part of the frame that begins with this call; 0 if no part begins here.
         within: what its replay needs for calls inside it that have replays of their own; None if there are none.
+        unit: the unit of FSDP2 that it is, beside other calls of its segment; None elsewhere.
     """
 
     key: str
@@ -73,6 +74,7 @@ class MemberCall:
     units: Units | None = None
     cut: int = 0
     within: Within | None = None
+    unit: Any = None
 
 
 class Descends(Protocol):

@@ -122,6 +122,8 @@ class Recording:
             call.cut, self._reached = place.cut, {}  # a part that begins here knows no generator's state
         if place.inner is not None:
             call.within = Within(scope.handle, place.inner, dict(scope.counts))
+        if state.member is not None and (place.position or not place.last):
+            call.unit = _torch_private.unit_of(state.member)
         call.generators = generators_of(devices, not_simple(templates))
         if others := self.frame.replayer.begins(call, given):
             call.generators = list(dict.fromkeys([*call.generators, *others]))
@@ -132,6 +134,11 @@ class Recording:
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == _state_of(tensor):
             return known[2]
+        if self._known and (before := _torch_private.given_to_unit(tensor)) is not None:
+            for each, state, ref in self._known.values():
+                made = each()
+                if made is not None and (made.grad_fn, made.output_nr) == before and state == _state_of(made):
+                    return ref
         ref = Ref(BOUNDARY, len(self.frame.boundary))
         hooks = None if thread.replays else _torch_private.outer_hooks()  # in a replay they are its own
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.

@@ -16,6 +16,7 @@ from .._device.present import read_in
 from .._found.around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
 from .._found.held import Changed, Ref
 from .._found.hollow import Hollow
+from .away import given_to, run_here
 from .frame import Frame, MemberCall
 from .hook import PackHook
 from .thread import Function, thread
@@ -117,7 +118,7 @@ class Replay:
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
                 self.call = call
-                self._keep(number, self._run(call, undo))  # no variable: it would hold the result in the next call
+                self._keep(number, run_here(self._run, call, undo))  # no variable: it would hold the result on
                 if self._stopped:
                     break
         except Exception as error:
@@ -157,7 +158,7 @@ class Replay:
 
     def _run(self, call: MemberCall, undo: Undo) -> Any:
         """Run the current call and return its result; None if the replay ended inside that call."""
-        values = decode(call.arguments, [self._find(ref) for ref in call.refs])
+        values = decode(call.arguments, given_to(call, self._find))
         n_args = len(values) - len(call.keywords)
         args, kwargs = tuple(values[:n_args]), {}
         if call.keywords:

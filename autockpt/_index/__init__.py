@@ -3,5 +3,6 @@
 profile_index.py   `Index`: calls and functions as one tree of nodes, and what each saves, reads and makes
 tree.py            that tree
 passes.py          the backward passes of the step
+whole.py           units of FSDP2 that a replay has to gather
 products.py        which operators multiply matrices
 """

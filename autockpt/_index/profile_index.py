@@ -15,7 +15,8 @@ from .._data.profile import Profile
 from .._data.rooflines import host_costs
 from .passes import Passes
 from .products import multiplies
-from .tree import Given, make_tree, number_calls
+from .tree import Given, make_tree, number_calls, seconds_of
+from .whole import UnitsAway
 
 CASTS = "aten._to_copy."
 """Prefix of the name of the operator that casts."""
@@ -37,6 +38,7 @@ class Index:
         functions: by torch function of the profile, its node; in ascending order.
         refused: why a node cannot run again, by node.
         lonely: why a call cannot be in a run with other calls, by node.
+        units: calls of units of FSDP2 whose gathers are known, so that they can even so.
         refused_results: why the results of a function, or of a call, cannot be handed out by a replay, by node.
         bytes: by tensor, its size.
         birth: by tensor, the tick of its allocation.
@@ -64,6 +66,7 @@ class Index:
         self.refused = {self.call_nodes[i]: reason for i, reason in refused["call"].items()}
         self.refused |= {self.functions[i]: reason for i, reason in refused["function"].items()}
         self.lonely = {self.call_nodes[i]: reason for i, reason in refused["run"].items()}
+        self.units = UnitsAway(profile, self.call_nodes)
         self.refused_results = {self.functions[i]: reason for i, reason in refused["result"].items()}
         self.refused_results |= {self.call_nodes[i]: reason for i, reason in refused["unit"].items()}
         columns = (tensors.bytes, tensors.birth, tensors.natural)
@@ -78,20 +81,11 @@ class Index:
         # By node, so that what a subtree saves is one slice.
         self._order = sorted(range(len(saves)), key=lambda i: (self.save_nodes[i], i))
         self._ordered_nodes = [self.save_nodes[i] for i in self._order]
-        self.seconds = self._seconds()
+        self.seconds = seconds_of(profile, self.nodes)
         self.changing = [n for n, call in zip(self.call_nodes, profile.calls, strict=True) if call.buffers]
         self.operating = frozenset(self.op_nodes)
         self.foreign = sorted({node for node in self.op_nodes if not self.is_function(node)})
         self.multiplying = sorted({n for n, name in zip(self.op_nodes, ops.name, strict=True) if multiplies(name)})
-
-    def _seconds(self) -> list[float]:
-        """Return forward seconds by node, those of a module call the median over identical ones."""
-        by_signature: dict[str, list[float]] = defaultdict(list)
-        for call in self.profile.calls:
-            by_signature[call.signature].append(call.forward_seconds)
-        medians = {signature: statistics.median(times) for signature, times in by_signature.items()}
-        seconds = self.profile.functions.seconds
-        return [seconds[node.function] if node.function >= 0 else medians[node.record.signature] for node in self.nodes]
 
     def _nodes_of(self, functions: Iterable[int], calls: Iterable[int]) -> list[int]:
         return [self.functions[f] if f >= 0 else self.call_nodes[c] for f, c in zip(functions, calls, strict=True)]
@@ -267,7 +261,7 @@ class Index:
         for member in members:
             if member in self.refused:
                 return self.refused[member]
-            if len(members) > 1 and member in self.lonely:
+            if len(members) > 1 and member in self.lonely and member not in self.units:
                 return self.lonely[member]
             if any(each.mutated and not self.handed_on(each, members) for each in self.nodes[member].arguments):
                 return "one of its arguments is changed in place later"

@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .._data.profile import Profile
@@ -100,3 +102,13 @@ def make_tree(profile: Profile, call_nodes: list[int], function_nodes: list[int]
         draws, record = functions.draws[f], calls[caller]
         nodes[number] = Node(key, call_nodes[caller], number + 1, enter, leave, came, gone, draws, record, f)
     return [nodes[number] for number in range(len(nodes))]
+
+
+def seconds_of(profile: Profile, nodes: Sequence[Node]) -> list[float]:
+    """Return forward seconds by node, those of a module call the median over identical ones."""
+    by_signature: dict[str, list[float]] = defaultdict(list)
+    for call in profile.calls:
+        by_signature[call.signature].append(call.forward_seconds)
+    medians = {signature: statistics.median(times) for signature, times in by_signature.items()}
+    seconds = profile.functions.seconds
+    return [seconds[node.function] if node.function >= 0 else medians[node.record.signature] for node in nodes]

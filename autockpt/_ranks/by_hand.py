@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from .._data.plan import FIGURES, Plan, Segment
 from . import One, ranks_of
 from .base import Ranks
 from .errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
-from .units import speaks
+from .units import gathers, speaks, units
 
 
 def what_runs(plan: Plan) -> str:
@@ -38,6 +39,9 @@ _PLAIN = Segment(calls=("",))
 def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Callable[[], object]) -> Plan:
     """Put a plan on a model. If its replays run collectives, put it on all ranks or on none.
 
+    Where a model has units of FSDP2, that depends on the plan: who has one that runs none tells the others, and waits
+    for nobody.
+
     Args:
         model: the model.
         put_on: puts the plan on, and returns it.
@@ -47,7 +51,8 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
         NotApplicable: ranks have different plans, or one has failed or does not answer; raised on all ranks.
         Exception: whatever `put_on` raises on this rank.
     """
-    asks = speaks(model) and private.group_backend() != private.FAKE  # a fake group has no other ranks
+    always = speaks(model)
+    asks = (always or units(model)) and private.group_backend() != private.FAKE  # a fake group has no other ranks
     ranks: Ranks = ranks_of(model) if asks else One()
     if len(ranks.members) == 1:
         return put_on()
@@ -64,20 +69,27 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
             ranks.tell({"left": f"has failed as it was given a plan ({told_as(error)})", "failed": True})
         raise
 
-    def alike(every: Sequence[Mapping[str, Any]]) -> None:
-        if left := left_of(ranks.members, every):
-            raise left
-        for rank, each in zip(ranks.members, every, strict=True):
-            if "error" in each:
-                raise own if own is not None and rank == ranks.own else error_of(each, rank)
-        if unequal := unequal_of(ranks.members, every):
-            raise unequal
-
     try:
-        ranks.agree(said, alike)
+        if always or (put is not None and gathers(model, [segment.calls for segment in put.segments])):
+            ranks.agree(said, partial(_alike, ranks, own))
+        else:
+            ranks.tell(said)
+        if own is not None:
+            raise own
     except BaseException:
         if put is not None:
             take_off()
         raise
     assert put is not None
     return put
+
+
+def _alike(ranks: Ranks, own: Exception | None, every: Sequence[Mapping[str, Any]]) -> None:
+    """Raise what is wrong with the plans of all ranks, the same on each; of this rank its `own` error."""
+    if left := left_of(ranks.members, every):
+        raise left
+    for rank, each in zip(ranks.members, every, strict=True):
+        if "error" in each:
+            raise own if own is not None and rank == ranks.own else error_of(each, rank)
+    if unequal := unequal_of(ranks.members, every):
+        raise unequal

@@ -13,10 +13,9 @@ from torch import nn
 
 from .. import _torch_private as private
 from .._data.errors import NotApplicable
-from .._data.keys import split_key
 from .._data.plan import Plan
 from .buckets import wrappers
-from .units import speaking_parameters, speaks, units
+from .units import called, gathers, speaking_parameters, speaks, units
 
 COLLECTIVES = ("c10d.", "_c10d_functional.")
 """How the names of operators begin that run on all ranks together."""
@@ -59,7 +58,7 @@ OWN_STEP = (
 
 UNITS = (
     "the segment {0} covers {1} unit{2} that are sharded (FSDP), whose parameters are away again when its replay runs. "
-    "Make each unit a segment of its own, without calls beside it."
+    "Make units themselves calls of a segment (of FSDP1 each one a segment of its own), and not what is around them."
 )
 
 PARTS = (
@@ -148,7 +147,7 @@ def refuse_collectives(operators: Iterable[tuple[str, str]]) -> None:
 
 
 def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
-    """Refuse segments whose replay would have to gather: of several calls, one of which is a unit, and around units.
+    """Refuse segments around units, whose hooks would gather in the midst of a replay; and over several of FSDP1.
 
     Args:
         model: the model.
@@ -157,24 +156,24 @@ def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
     Raises:
         NotApplicable: there is such a segment.
     """
-    every = {*units(model), *_of_fsdp(model, "FullyShardedDataParallel")}
+    older = {*_of_fsdp(model, "FullyShardedDataParallel")}
+    every = {*units(model), *older}
     for calls in segments if every else ():
-        # A function that the code of a unit calls is inside that unit: it does not cover it.
-        names = {call.partition("#")[0] for call, function in map(split_key, calls) if not function}
+        names = called(calls)
         inside = {unit for unit in every for name in names if unit.startswith(f"{name}.")}
         covered = inside | (every & names)
-        if inside or (covered and len(calls) > 1):
+        if inside or (older & names and len(calls) > 1):
             raise NotApplicable(UNITS.format(", ".join(calls[:6]), len(covered), "s" * (len(covered) > 1)))
 
 
 def refuse_parts(model: nn.Module, plan: Plan) -> None:
-    """Refuse replays in parts where replays run collectives; those that would gather have been refused as units.
+    """Refuse replays in parts where replays run collectives.
 
     Raises:
         NotApplicable: a segment's replay goes in parts.
     """
     cut = [segment.calls for segment in plan.segments if segment.cuts or segment.inner]
-    if cut and speaks(model):
+    if cut and (speaks(model) or gathers(model, cut)):
         raise NotApplicable(PARTS.format(", ".join(cut[0][:6])))
 
 

@@ -4,17 +4,18 @@
     parent's own code       ├──────────────────────────────────────────────────────────────────┤
 
 So a segment of one unit, or inside one, needs no gather of its own: the unit's hook on its outputs has gathered before
-backward reads what the segment saves.
+backward reads what the segment saves. A segment over several gathers each of the others again, and lets go of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from .. import _torch_private as private
+from .._data.keys import split_key
 
 
 def units(model: nn.Module) -> dict[str, Any]:
@@ -43,6 +44,25 @@ def speaks(model: nn.Module) -> bool:
     """Whether replays of a model's calls run collectives, so that all ranks have to run the same ones."""
     several = any(map(private.lies_on_several, each_unit(model)))  # FSDP2 over tensor parallelism
     return several or next(speaking_parameters(model), None) is not None
+
+
+def gathers(model: nn.Module, segments: Iterable[Sequence[str]]) -> bool:
+    """Whether replays gather: a segment has several calls, and one of them is a unit, which may be away then.
+
+    Args:
+        model: the model.
+        segments: the keys of the calls of each.
+    """
+    every = units(model)
+    return any(not every.keys().isdisjoint(called(calls)) for calls in segments if every and len(calls) > 1)
+
+
+def called(calls: Iterable[str]) -> set[str]:
+    """Return the names of the modules that are called by calls of these keys.
+
+    Functions that the code of a module calls are inside that module.
+    """
+    return {call.partition("#")[0] for call, function in map(split_key, calls) if not function}
 
 
 def around_units(names: Iterable[str]) -> frozenset[str]:

@@ -19,7 +19,7 @@ from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES, Roofline
-from .._data.tables import World
+from .._data.world import World
 from .._device import Clock, planned_device
 from .._device.roofline import work_of
 from .._optimizer.memory import Chosen, optimizer_memory

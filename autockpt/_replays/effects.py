@@ -224,7 +224,8 @@ def _one_replay(
     last = max(needed, key=lambda i: saves.pack[i])
     end = saves.pack[last]
     dead = [i for i in inside if i not in needed and nodes[i] not in alone]
-    peak_bytes = replay_peak(index, members, end, until, alone, dead, twice)
+    away = index.units.away(members, tick) if len(members) > 1 else {}
+    peak_bytes = replay_peak(index, members, end, until, alone, dead, twice, away)
     if any(index.nodes[member].draws for member in members):  # a generator's state is read before the replay
         peak_bytes = max(peak_bytes, profile.generator_bytes)
     ends: dict[int, int] = defaultdict(int)
@@ -236,7 +237,8 @@ def _one_replay(
         end=end,
         seconds=device_seconds(index, members, last, alone)
         + packed * index.host.save_seconds
-        + host_seconds(index, members, left),
+        + host_seconds(index, members, left)
+        + sum(each.seconds for each in away.values()),
         restored=frozenset(tensor for tensor, _ in until),
         additions=(
             (snapshot + peak_bytes, tick, tick + 1),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from .._index.profile_index import Index, Ints, Members
+from .._index.whole import Gather
 from .copies import Copies
 
 
@@ -19,13 +21,15 @@ def replay_peak(
     alone: Collection[int],
     dead: list[int],
     twice: Mapping[int, Mapping[int, Copies]],
+    away: Mapping[int, Gather] = MappingProxyType({}),
 ) -> int:
     """Highest level of what a replay allocates, up to the last save.
 
     Functions that are left `alone` allocate nothing. Restored tensors stay to the end. A member's output lives until
     the last member that takes it has run; if it exists `twice`, members that take the held copy do not count. The
     tensors of `dead` saves belong to a part of the graph that was freed in forward: they live as long as the replay has
-    that part. Everything else dies as it did in forward.
+    that part. Everything else dies as it did in forward. Parameters that are `away` come before their call, and go
+    after it where nobody else has asked for them.
     """
     copies = sum(index.bytes_of[tensor] for tensor, maker in restored if maker >= 0)
     saves = index.profile.saves
@@ -45,10 +49,21 @@ def replay_peak(
             death[position[tensor]] = max(death[position[tensor]], min(saves.release[i], ends[bearer]))
     if kept := [position[tensor] for tensor, maker in restored if maker < 0 and tensor in position]:
         death[kept] = last_pack + 1
-    ticks = np.concatenate([index.birth[born], death])
-    change = np.concatenate([index.bytes[born], -index.bytes[born]])
+    comes = [each for member, gather in away.items() for each in _comings(index, member, gather)]
+    whens, sizes = np.array(comes, np.int64).reshape(-1, 2).T
+    ticks = np.concatenate([index.birth[born], death, whens])
+    change = np.concatenate([index.bytes[born], -index.bytes[born], sizes])
     order = np.lexsort((change, ticks))  # at one tick, deaths come before births
     return int(np.cumsum(change[order]).max(initial=0)) + copies
+
+
+def _comings(index: Index, member: int, gather: Gather) -> Iterator[tuple[int, int]]:
+    """Yield at which ticks the level changes by how much, as a unit's parameters come and go."""
+    enter, leave = index.nodes[member].enter, index.nodes[member].exit
+    yield enter, gather.whole_bytes + (0 if gather.asked else gather.bringing_bytes)
+    yield enter + 1, -gather.bringing_bytes
+    if not gather.asked:
+        yield leave, -gather.whole_bytes
 
 
 def _until_taken(

@@ -7,6 +7,7 @@ flow.py         what calls, functions and operators read, make and change
 copies.py       what calls were given that other ranks may have the same
 attributes.py   what calls find at attributes of modules
 refusals.py     why calls and functions cannot be replayed
+whole.py        which units of FSDP2 were gathered when
 seconds.py      when the places of a step were passed
 tables.py       the tables of the profile
 """

@@ -19,6 +19,7 @@ from .flow import Flow, Span
 from .lifetimes import Lifetimes
 from .refusals import refused_parts
 from .seconds import Place, Seconds
+from .whole import unit_records
 
 
 def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
         "nested_ticks": tuple(each.tick for each in found.of_kind("backward_turn")),
         "rereads": _rereads(found),
         "kept_reads": _kept_reads(found),
+        "units": unit_records(flow.run, found),
         "refusals": (*refused_parts(flow), *_held(flow, found)),
     }
 

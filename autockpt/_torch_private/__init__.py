@@ -10,6 +10,7 @@ nodes.py       nodes of autograd, and how many a forward makes
 optimizers.py  an optimizer step without its hooks
 profiler.py    the memory profiler, of which a process has one
 recorder.py    autograd's state, fake tensors, caches
+gathering.py   whether the parameters of a unit are here, and gathering them
 sharded.py     what lies on several ranks: stores, units of FSDP2, stages of pipelines
 streams.py     the current stream of a device
 world.py       ranks that are not there
@@ -47,6 +48,7 @@ from .frames import (
     version,
     versions,
 )
+from .gathering import gather, gather_bytes, given_to_unit, is_coming, is_here, let_go
 from .modes import (
     Hooks,
     any_function_mode,
@@ -118,7 +120,6 @@ from .sharded import (
     asks_for_shapes,
     buffers_of,
     default_store,
-    gather,
     gather_parts,
     gathers_by_itself,
     gradients_arriving,
@@ -128,7 +129,6 @@ from .sharded import (
     is_distributed_at_times,
     is_offloaded,
     kept_outputs,
-    let_go,
     lies_on_several,
     like,
     mesh_ranks,

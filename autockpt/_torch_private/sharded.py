@@ -210,23 +210,6 @@ def _row_of(tensor: Tensor) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
-def gather(unit: Any) -> bool:
-    """Gather the parameters of a unit; whether they were away and nobody had asked for them."""
-    asked = False
-    for group in param_groups(unit):
-        if not group.is_unsharded:
-            asked = asked or group._all_gather_result is None
-            group.unshard()
-            group.wait_for_unshard()
-    return asked
-
-
-def let_go(unit: Any) -> None:
-    """Let go of what `gather` gathered."""
-    for group in param_groups(unit):
-        group._to_sharded()
-
-
 def own_rank() -> int:
     """Return the number of this process in the default group."""
     return torch.distributed.get_rank()

@@ -8,8 +8,8 @@ all can plan        the rank whose step needs most plans. The others take its pl
                     make their own. An error of one rank is raised on all, and names it; else all have a plan
 later               plans may differ, since replays run no collectives: each rank plans for the steps that it sees
 
-Replays *speak* if they run collectives, as with tensor parallelism. Then all ranks need the same plan, also later: as
-each step begins they agree to run under it, to make another, or to record or spill.
+Replays *speak* if they run collectives, as with tensor parallelism, or of several units of FSDP2 where ranks find no
+first plan without. Then all need the same plan, and agree in each step to run under it, make another, record or spill.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from .._ranks import One, Parted, Ranks, ranks_of
 from .._ranks.by_hand import what_runs
 from .._ranks.errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
 from .._ranks.layers import sharing_group, with_copies
-from .._ranks.units import speaks
+from .._ranks.units import speaks, units
 from .._stash.plan_stash import MEASURED_BYTES, with_measured_rates
 from .._stash.shard import is_unlike
-from ..solvers.errors import AutockptError
+from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from .known import Ready
 from .request import Request
 
@@ -73,7 +73,7 @@ class Agreement:
         self._request, self._over = request, False
         self._ranks: Ranks = One()
         self._own: Exception | None = None  # the error of this rank
-        self.speaks = self.given = False
+        self.speaks = self.given = self._gathers = False
         self.refused: dict[str, str] = {}
 
     @property
@@ -106,7 +106,7 @@ class Agreement:
         if self._over:
             return "go on"
         if len(self._ranks.members) == 1:  # the model may have been wrapped since
-            self._ranks, self.speaks = ranks_of(model), speaks(model)
+            self._ranks, self.speaks, self._gathers = ranks_of(model), speaks(model), bool(units(model))
         if len(self._ranks.members) == 1:
             return "go on"
         if self._request.strict:
@@ -185,13 +185,21 @@ class Agreement:
         Raises:
             AutockptError: the error of the first rank that has one; raised on all.
         """
-        ranks = self._ranks
         if not self.waits:
             return make()
-        needy = ranks.agree({"need": need_bytes}, self._neediest)
-        if self.speaks:
-            return self._one_plan(needy, make, adopt)
-        first = needy[0]
+        needy = self._ranks.agree({"need": need_bytes}, self._neediest)
+        if not self.speaks:
+            try:
+                return self._own_plan(needy[0], make, adopt)
+            except (Infeasible, TooCostly):
+                if not self._gathers:
+                    raise
+            self.speaks, self._over, self._own = True, False, None  # all look again, among replays that gather
+        return self._one_plan(needy, make, adopt)
+
+    def _own_plan(self, first: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:
+        """Return the plan of the rank whose step needs most, or another one if that does not hold this rank's step."""
+        ranks = self._ranks
         ready, said = self._tried(make) if ranks.own == first else (None, {})
         told: Mapping[str, Any] = ranks.agree(said, lambda every: self._said_by(first, every))
         if ranks.own != first and "plan" in told:

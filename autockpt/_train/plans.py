@@ -33,7 +33,7 @@ from .agreement import Agreement
 from .alike import MOST_OTHERS, shared
 from .history import History
 from .known import Known, Ready
-from .refusing import refusing
+from .refusing import offered, refusing
 from .request import Request, less_margin
 from .standing import standing_beside
 
@@ -158,17 +158,16 @@ class Plans:
         self._request = dataclasses.replace(self._request, offload=offload)
 
         def make() -> Ready:
+            own = offered(profile, speaks=self._agreement.speaks)
             try:
-                return self._with_headroom(begins, known, profile) or self._as_recorded(begins, known, profile)
+                return self._with_headroom(begins, known, own) or self._as_recorded(begins, known, own)
             except (Infeasible, TooCostly) as error:
                 if first or self._request.strict:
                     raise
-                return self._ready_for(known.kind, profile, error.plan, str(error))
+                return self._ready_for(known.kind, own, error.plan, str(error))
 
         ready = self._agreement.plan(
-            profile.plain_peak_bytes,
-            make,
-            lambda plan, unfit: self._adopted(begins, known, profile, plan, unfit),
+            profile.plain_peak_bytes, make, lambda plan, unfit: self._adopted(begins, known, profile, plan, unfit)
         )
         if not ready.unfit and not self._agreement.speaks:  # else all ranks have one plan, for this kind
             ready = self._shared(ready, known, begins, optimizers)
@@ -199,7 +198,7 @@ class Plans:
         device, kinds = device_of(begins.device), [known.kind, *(each.kind for each in others)]
         memories = [self._memory(begins, each, optimizers) for each in (known, *others)]
         pairs = zip((known, *others), memories, strict=True)
-        profiles = [self._profile(begins, each, memory)[1] for each, memory in pairs]
+        profiles = [offered(self._profile(begins, each, memory)[1], speaks=False) for each, memory in pairs]
         del others, pairs  # they hold the recordings, of which there are profiles now
         solve = functools.partial(self._request.solve, device=device)
         budget_bytes = less_margin(self._request.goal, device).budget_bytes
@@ -225,7 +224,7 @@ class Plans:
         """
         if self._request.plan_for or self.history.roomy(known) != known.kind:
             return None
-        device = device_of(begins.device)
+        device, profile = device_of(begins.device), offered(profile, speaks=self._agreement.speaks)
         if mine := self._request.restated(plan, profile, device):
             return self._ready_for(known.kind, profile, mine)
         mine = self._request.restated(plan, profile, device, fits=False) if unfit else None

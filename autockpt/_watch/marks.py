@@ -37,6 +37,7 @@ MarkKind = Literal[
     "ready",
     "held",
     "gathered",
+    "whole",
     "found",
     "forward_end",
     "backward_again",
@@ -69,8 +70,8 @@ class Mark:
 
     Attributes:
         kind: what happened.
-        index: the call (enter, exit, found), the function (begin, end), the operator (start, stop), the save (pack,
-            unpack, release), the parameter (ready) or the holder (held).
+        index: the call (enter, exit, gathered, found), the function (begin, end), the operator (start, stop), the save
+            (pack, unpack, release), the parameter (ready), the holder (held) or what is whole (whole).
         stamp: a reading of the clock, for the kinds that happen in forward.
         keys: storages: of the arguments (enter, begin, start), of the outputs (exit, end, stop), of the saved tensor
             (pack), of its restored copy (unpack, if saves were spilled), of the gradient (ready), of the tensors that
@@ -113,6 +114,8 @@ class SeenCall:
         alone: why it cannot share a segment with other calls; empty if it can.
         found: what stands at attributes of its modules as it begins, in the order of the keys of its ``found`` marker.
         traces: why more than its result may tell that it, or a call inside it, ran; empty if no reason is known.
+        gathers: of a unit of FSDP2, bytes of its parameters while they are gathered, of what they come in, and of what
+            other ranks send.
     """
 
     name: str
@@ -131,6 +134,14 @@ class SeenCall:
     alone: str = ""
     found: tuple[Found, ...] = ()
     traces: str = ""
+    gathers: tuple[int, int, int] = (0, 0, 0)
+
+
+class SeenWhole(NamedTuple):
+    """Names of the units of FSDP2 that are gathered at a moment of backward, and of those that are on their way."""
+
+    here: frozenset[str]
+    coming: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -219,6 +230,7 @@ class SeenStep:
         ops: the operators that ran in forward, in order.
         saves: the tensors that autograd saved, in order.
         holders: what else holds tensors after forward (a custom function's ctx), in words for the user.
+        whole: which units were gathered as backward read, each time that it had changed.
         events: the events of the tape, once it is closed.
         reached: which of the step's leaves get a gradient.
         threads: whether threads that no tape sees may free memory, as those of collectives on a CPU do.
@@ -235,6 +247,7 @@ class SeenStep:
     ops: list[SeenOp] = field(default_factory=list)
     saves: list[SeenSave] = field(default_factory=list)
     holders: list[str] = field(default_factory=list)
+    whole: list[SeenWhole] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     reached: frozenset[int] = frozenset()
     threads: bool = False

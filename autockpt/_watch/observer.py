@@ -189,8 +189,7 @@ class Observer:
         with self._own_work() as stamp:
             (call.ways, keys), call.sums = self._returned.given(arguments), self._returned.sums(arguments)
             check = self._checks.of_call(call, self.run.calls[max(call.parent, 0)], module, arguments)
-            if self._gathered.any:
-                self.mark("gathered", 0, keys=self.keys(self._gathered.begins(call, module)))
+            self._gathered.begins(lambda own: self.mark("gathered", index, keys=self.keys(own)), call, module)
             mark_attributes(self.mark, self._tape.key, index, call, module)
             self.mark("enter", index, stamp, keys)
         return check
@@ -291,6 +290,7 @@ class Observer:
         if isinstance(slot, torch.Tensor):
             return slot
         self._passes.read(self.mark)
+        self._gathered.reads(self.run, self.mark)
         if isinstance(slot.held, torch.Tensor):
             self.mark("unpack", slot.save)
             return slot.held

@@ -58,7 +58,16 @@ class Returned:
         return self._sources(argument)._replace(graph=argument.grad_fn is not None)
 
     def _sources(self, tensor: torch.Tensor) -> Sources:
-        """Return the sources of this very tensor object; none if it was changed since."""
+        """Return the sources of this very tensor object, or of what a unit of FSDP2 was given by its caller.
+
+        None if it was changed since.
+        """
         reference, version, sources = self._known.get(id(tensor), (None, 0, Sources()))
-        alive = reference is not None and reference() is tensor and version == private.version(tensor)
-        return sources if alive else Sources()
+        if reference is not None and reference() is tensor and version == private.version(tensor):
+            return sources
+        if (before := private.given_to_unit(tensor)) is not None:
+            for reference, version, sources in self._known.values():
+                made = reference()
+                if made is not None and (made.grad_fn, made.output_nr) == before and version == private.version(made):
+                    return sources
+        return Sources()

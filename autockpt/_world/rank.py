@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from .. import _torch_private as private
 from .._data.errors import NotApplicable, ProfilingError
 from .._data.profile import Profile
-from .._data.tables import World
+from .._data.world import World
 from .._optimizer.memory import Optimizers, choose_optimizers
 from .._ranks.buckets import bucket_bytes
 from .._ranks.refuse import refuse_sharded

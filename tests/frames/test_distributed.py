@@ -100,8 +100,16 @@ def test_a_segment_inside_a_unit_may_hold_functions_that_the_unit_calls() -> Non
     assert len(replays) == 1
     plain = losses_and_gradients(None)
     assert len(plain) > 1 and all(map(torch.equal, plain, planned))
-    with pytest.raises(NotApplicable, match="covers 1 unit"):
-        losses_and_gradients(Plan.of([["blocks.1", "#0/tanh#0"]]))
+    beside = losses_and_gradients(Plan.of([["blocks.1", "#0/tanh#0"]]))
+    assert all(map(torch.equal, plain, beside))
+
+
+def test_a_segment_around_units_is_refused() -> None:
+    model = nn.Sequential(Tower())
+    for unit in model[0].blocks:  # type: ignore[union-attr]
+        fully_shard(unit, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(NotApplicable, match=r"covers \d units that are sharded"):
+        apply(model, plan=Plan.of([["0"]]))
 
 
 def test_what_is_asked_of_units_of_fsdp2_is_what_torch_has() -> None:

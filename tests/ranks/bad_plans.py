@@ -21,6 +21,7 @@ PLANS: dict[str, list[list[str]]] = {
     "blocks": [["blocks.0"], ["blocks.1"]],
     "other blocks": [["blocks.2"], ["blocks.3"]],
     "two in one": [["blocks.0", "blocks.1"]],
+    "other two": [["blocks.1", "blocks.2"]],
     "layers": [["layers.0"]],
 }
 

@@ -246,8 +246,9 @@ def bits(tensor: Tensor | None) -> str:
 
 
 def told(tensors: Mapping[str, Tensor | None]) -> dict[str, str]:
-    """Tell tensors by name."""
-    return {name.removeprefix("module."): bits(each) for name, each in tensors.items()}
+    """Tell tensors by name, without the names of wrappers."""
+    plain = {name.replace("_checkpoint_wrapped_module.", ""): each for name, each in tensors.items()}
+    return {name.removeprefix("module."): bits(each) for name, each in plain.items()}
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[Tensor], seed: int) -> dict[str, str]:

@@ -136,7 +136,8 @@ PLANS = [
     (TENSORS, ("blocks", "layers"), "the plan was made for another model: Writer has no 'layers.0'"),
     pytest.param(SEQUENCES, ("blocks", "other blocks"), "plan of 2 segments (", marks=sweep),
     pytest.param(SEQUENCES, ("blocks", "layers"), "the plan was made for another model: Writer has no", marks=sweep),
-    pytest.param(FSDP, ("two in one", "two in one"), "covers 2 units that are sharded", marks=sweep),
+    (FSDP, ("two in one", "other two"), "plan of 1 segments ("),
+    pytest.param(FSDP, ("two in one", "layers"), "another model: FSDPWriter has no 'layers.0'", marks=sweep),
 ]
 
 

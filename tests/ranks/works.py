@@ -6,11 +6,13 @@ import datetime
 import gc
 import importlib
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed, nn
 
 import autockpt
 from tests.doors import governor_of, torch_private
@@ -26,6 +28,64 @@ def measured(step_once: Any) -> int:
     return autockpt.measure(step_once).peak_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What some steps and the end of a training were seen to be.
+
+    Attributes:
+        told: losses and gradients of each step, and all that the model has at the end.
+        log: its collectives.
+        starts, peaks: bytes that stood as each step began, and at most within it.
+        grown: bytes that each step left.
+    """
+
+    told: list[dict[str, str]]
+    log: list[str]
+    starts: list[int]
+    peaks: list[int]
+    grown: list[int]
+
+    def differ(self, other: Watched) -> list[tuple[int, str]]:
+        """Name what is other bits in another training, by its step: the first few."""
+        pairs = enumerate(zip(self.told, other.told, strict=True))
+        return [(number, name) for number, (own, its) in pairs for name in own if own[name] != its.get(name)][:8]
+
+
+def watched(model: nn.Module, batches: Sequence[Sequence[Tensor]], log: list[str]) -> Watched:
+    """Train a model that is wrapped or sharded, and watch it.
+
+    Args:
+        model: the model.
+        batches: for each of its steps.
+        log: is told of its collectives.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    peaks: list[int] = []
+    starts: list[int] = []
+    grown: list[int] = []
+
+    def step_once(number: int) -> dict[str, str]:
+        said: list[dict[str, str]] = []
+        gc.collect()
+        stood = standing_bytes(model, optimizer, batches[number][:1])
+        found = autockpt.measure(lambda: said.append(step(model, optimizer, batches[number], 100 + number)))
+        starts.append(stood)
+        peaks.append(stood + found.step_bytes)
+        grown.append(found.end_bytes - found.start_bytes)
+        return said[0]
+
+    with collectives(log):
+        told = trained(model, step_once, len(batches))
+    return Watched(told=told, log=log, starts=starts, peaks=peaks, grown=grown)
+
+
+def agreed(value: int) -> int:
+    """Return the highest of all ranks."""
+    highest = torch.tensor([value])
+    distributed.all_reduce(highest, op=distributed.ReduceOp.MAX)
+    return int(highest)
+
+
 def kept(
     rank: int,
     *,
@@ -34,16 +94,17 @@ def kept(
     before: bool = False,
     accumulate: int = 1,
     width: int = 64,
-    length: int = 64,
+    lengths: tuple[int, ...] = (64,),
     norm: bool = False,
 ) -> dict[str, Any]:
-    """Train plainly and under a budget that leaves a share of what the plain step adds."""
+    """Train plainly and under a budget that leaves a share of what the plain step adds; lengths are those of ranks."""
     gc.freeze()  # what was there before is looked through by every measurement
     # Ranks that share layers are given the same batches.
     own = {"tp": 0, "sp": 0, "fsdp over tp": rank // 2}.get(shared.by, rank)
-    batches = [[tokens(own, accumulate * i + j, length=length) for j in range(accumulate)] for i in range(STEPS + 1)]
+    length = lengths[rank % len(lengths)]
+    batches = [[tokens(own, accumulate * i + j, length=length) for j in range(accumulate)] for i in range(STEPS)]
 
-    def run(budget: int | str | None) -> tuple[Any, ...]:
+    def run(budget: int | str | None) -> tuple[Watched, list[Any]]:
         log: list[str] = []
         model = writer(width=width, norm=norm)
         applied = [model]
@@ -52,51 +113,26 @@ def kept(
         wrapped = shared.wrap(model, log)
         if budget is not None and not before:
             applied = [autockpt.apply(wrapped, budget)]  # type: ignore[list-item]
-        optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
-        peaks: list[int] = []
-        starts: list[int] = []
-        grown: list[int] = []
-
-        def step_once(number: int) -> dict[str, str]:
-            said: list[dict[str, str]] = []
-            gc.collect()
-            stood = standing_bytes(wrapped, optimizer, batches[number][:1])
-            found = autockpt.measure(lambda: said.append(step(wrapped, optimizer, batches[number], 100 + number)))
-            starts.append(stood)
-            peaks.append(stood + found.step_bytes)
-            grown.append(found.end_bytes - found.start_bytes)
-            return said[0]
-
-        with collectives(log):
-            told = trained(wrapped, step_once, STEPS)
+        found = watched(wrapped, batches, log)
         governor: Any = governor_of(applied[0])
-        plans = [] if budget is None else [made.plan for made in governor.account.plans]
-        return told, log, peaks, starts, grown, plans
+        return found, [] if budget is None else [made.plan for made in governor.account.plans]
 
-    plain, plain_log, plain_peaks, plain_starts, *_ = run(None)
+    plain, _ = run(None)
     gc.collect()
-    budget = int(plain_starts[-1] + share * (plain_peaks[-1] - plain_starts[-1]))
-    agreed = torch.tensor([budget])
-    distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
-    budget = int(agreed)
-    result: dict[str, Any] = {"budget": budget, "plain": plain_peaks[-1], "start": plain_starts[-1]}
+    budget = agreed(int(plain.starts[-1] + share * (plain.peaks[-1] - plain.starts[-1])))
+    result: dict[str, Any] = {"budget": budget, "plain": plain.peaks[-1], "start": plain.starts[-1]}
     try:
-        told, log, peaks, _, grown, plans = run(budget)
+        found, plans = run(budget)
     except autockpt.Infeasible as error:
         return {**result, "infeasible": str(error)}
     plan = plans[-1]
     return {
         **result,
-        "differ": [
-            (number, name)
-            for number, (one, other) in enumerate(zip(plain, told, strict=True))
-            for name in one
-            if one[name] != other.get(name)
-        ][:8],
-        "log": log,
-        "plain_log": plain_log,
-        "peaks": peaks,
-        "grown": grown,
+        "differ": plain.differ(found),
+        "log": found.log,
+        "plain_log": plain.log,
+        "peaks": found.peaks,
+        "grown": found.grown,
         "predicted": max(each.peak_bytes for each in plans),
         "plain_predicted": max(each.plain_peak_bytes for each in plans),
         "segments": [list(segment.calls) for segment in plan.segments],

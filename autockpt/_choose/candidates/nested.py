@@ -54,7 +54,7 @@ def _stretches(index: Index, row: Sequence[int]) -> Iterator[list[Members]]:
     begun: Members = ()
     for node in row:
         begun = (*begun, node)
-        if node in index.refused or node in index.lonely:
+        if node in index.refused or node in index.lonely:  # units too: each level would gather again
             yield groups
             groups, begun = [], ()
         elif index.is_function(node) or not index.saves_of((node,)):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._data.keys import label
 from ..._data.plan import Plan
-from ..._data.tables import World
+from ..._data.world import World
 from ..page import counted
 
 MODES = {

@@ -1,0 +1,28 @@
+"""Units of FSDP2 in a step: what a gather of each takes, and when in backward which of them were gathered."""
+
+from __future__ import annotations
+
+from .._data.world import UnitRecord
+from .._watch.marks import SeenStep
+from .lifetimes import Lifetimes
+
+Spans = tuple[tuple[int, int], ...]
+
+
+def unit_records(run: SeenStep, found: Lifetimes) -> tuple[UnitRecord, ...] | None:
+    """Return the calls of units in a step; None where there are none, or no backward has read anything."""
+    ticks = [each.tick for each in found.of_kind("whole")]
+    stops = [*ticks[1:], found.ticks]
+    if not ticks:
+        return None
+
+    def spans(name: str, which: int) -> Spans:
+        return tuple(
+            (begin, stop) for begin, stop, seen in zip(ticks, stops, run.whole, strict=True) if name in seen[which]
+        )
+
+    return tuple(
+        UnitRecord(number, *call.gathers, spans(call.name, 0), spans(call.name, 1))
+        for number, call in enumerate(run.calls)
+        if any(call.gathers)
+    )
