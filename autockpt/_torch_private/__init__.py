@@ -127,7 +127,7 @@ from .sharded import (
     is_distributed,
     is_distributed_at_times,
     is_offloaded,
-    kept_outputs,
+    kept_by_stage,
     let_go,
     lies_on_several,
     like,
