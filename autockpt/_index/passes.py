@@ -100,6 +100,15 @@ class Passes:
         return ends
 
     def _keeps(self, number: int) -> bool:
-        """Whether a pass kept its graph: it released nothing before its last read. Else each node releases."""
+        """Whether a pass kept its graph: it released nothing before its last read. Else each node releases.
+
+        Where a pass reads what one node saved, its own release comes after its last read, too: it comes in the pass.
+        """
         read = [(tick, i) for tick, i in self._reads if self.at(tick) == number]
-        return bool(read) and min(self._saves.release[i] for _, i in read) > read[-1][0]
+        if not read:
+            return False
+        released = min(self._saves.release[i] for _, i in read)
+        ops = {self._saves.op[i] for _, i in read}
+        if len(ops) == 1 and -1 not in ops and released <= (*self._begins, self._ticks)[number]:
+            return False
+        return released > read[-1][0]

@@ -27,14 +27,14 @@ def stages_of(models: Iterable[nn.Module]) -> list[Any]:
     return [each for each in private.stages() if any(id(part) in own for part in each.submod.modules())]
 
 
-def arriving_gradients(models: Iterable[nn.Module]) -> list[Tensor]:
-    """Return the buffers that receive gradients from later stages. They are allocated during the whole step."""
-    return [each for stage in stages_of(models) for each in private.gradients_arriving(stage)]
+def arriving_bytes(stages: Iterable[Any]) -> int:
+    """Return the bytes of the buffers that receive gradients from later stages. They stand during the whole step."""
+    return sum(each.nbytes for stage in stages for each in private.gradients_arriving(stage))
 
 
-def kept_outputs(models: Iterable[nn.Module]) -> list[Tensor]:
-    """Return the outputs that a last stage keeps after a step. They are freed before the next step's first forward."""
-    return [each for stage in stages_of(models) for each in private.kept_outputs(stage)]
+def kept_by(stages: Iterable[Any]) -> list[Tensor]:
+    """Return what stages keep after a step. It is freed before the next step's first forward."""
+    return [each for stage in stages for each in private.kept_by_stage(stage)]
 
 
 class Pipeline:

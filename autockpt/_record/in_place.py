@@ -27,7 +27,7 @@ from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
-from .._ranks.pipeline import arriving_gradients, kept_outputs
+from .._ranks.pipeline import arriving_bytes, kept_by, stages_of
 from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
@@ -73,7 +73,7 @@ class RecordedStep(SpilledStep):
         gc.collect()  # garbage from before the step must not be freed inside it; an abandoned tape ends now
         self._on, self._buckets = device_of(device), Buckets(model)
         self._static = static_bytes(model, self._on, tensors(arguments))
-        self._arriving_bytes = sum(each.nbytes for each in arriving_gradients(roots(model).values()))
+        self._stages = stages_of(roots(model).values())
         self._tape, self._clock = self._on.tape(), self._on.clock()
         self._over: object = None  # a stamp: when the last backward began, later when it ended
         self._running = False  # whether a backward is running
@@ -158,7 +158,8 @@ class RecordedStep(SpilledStep):
 
     def _ends_here(self, state: Iterable[torch.Tensor]) -> None:
         """Mark a possible end of the step: it is the end if no backward or optimizer step comes later."""
-        number = self._observer.mark("backward_end", 0, self._over, self._observer.keys(_gradients(self.model)))
+        stays = self._observer.keys((*_gradients(self.model), *kept_by(self._stages)))
+        number = self._observer.mark("backward_end", 0, self._over, stays)
         self._states[number] = self._observer.keys(state)
         own = parameters_at_rest(self.model)
         self._reached.update(id(each) for each in own if each.is_leaf and each.grad is not None)
@@ -179,9 +180,8 @@ class RecordedStep(SpilledStep):
         Raises:
             ProfilingError: the tape is incomplete, no backward came, or a backward did not end.
         """
-        model = self.model
-        elsewhere = (*tensors(arguments), *_gradients(model), *gathered_now(model))
-        others = self._observer.keys((*elsewhere, *kept_outputs(roots(model).values())))
+        elsewhere = (*tensors(arguments), *_gradients(self.model), *gathered_now(self.model))
+        others = self._observer.keys((*elsewhere, *kept_by(self._stages)))
         try:
             if self._over is None:
                 raise ProfilingError("no backward came before the next forward began")
@@ -231,7 +231,7 @@ class RecordedStep(SpilledStep):
         return msgspec.structs.replace(
             self._static,
             input_bytes=self._static.input_bytes + sum(given),
-            other_bytes=self._buckets.bytes + self._arriving_bytes + max(left_bytes, 0) + stood_bytes,
+            other_bytes=self._buckets.bytes + arriving_bytes(self._stages) + max(left_bytes, 0) + stood_bytes,
         )
 
     def _last(self) -> int:

@@ -137,15 +137,23 @@ def asks_for_shapes(stage: Any) -> bool:
 
 def gradients_arriving(stage: Any) -> list[Tensor]:
     """Return where a stage of a pipeline has gradients of its outputs arrive."""
-    every = (info for infos in getattr(stage, "grad_recv_info", {}).values() for info in infos)
+    return _received(stage, "grad_recv_info")
+
+
+def kept_by_stage(stage: Any) -> list[Tensor]:
+    """Return what a stage of a pipeline has made in a step and keeps until its next one begins.
+
+    These are the outputs of the last stage, and of any the gradients of its inputs where a schedule splits backward.
+    """
+    outputs = tree_leaves(getattr(stage, "output_chunks", []))
+    gradients = (each.grad for each in _received(stage, "args_recv_info"))
+    return [each for each in (*outputs, *gradients) if isinstance(each, Tensor)]
+
+
+def _received(stage: Any, kind: str) -> list[Tensor]:
+    every = (info for infos in getattr(stage, kind, {}).values() for info in infos)
     found = (getattr(info, "buffer", None) for info in every)
     return [each for each in found if isinstance(each, Tensor)]
-
-
-def kept_outputs(stage: Any) -> list[Tensor]:
-    """Return what the last stage of a pipeline has made in a step, which it keeps until its next one begins."""
-    chunks = getattr(stage, "output_chunks", [])
-    return [each for each in tree_leaves(chunks) if isinstance(each, Tensor)]
 
 
 def mesh_ranks(tensor: Any) -> set[int]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils.checkpoint import checkpoint
 
 import autockpt
+from tests.doors import ProfileIndex, governor_of
 from tests.loops.models import loss_of, network
 from tests.loops.twin import Run, held, steps
 
@@ -68,6 +71,15 @@ def gradients_first(model: nn.Module, batch: Tensor) -> Tensor:
     return loss.detach()
 
 
+def weights_apart(model: nn.Module, batch: Tensor) -> Tensor:
+    """First gradients of the inputs alone, then those of each layer's weights, as in pipelines without bubbles."""
+    inputs = batch.detach().requires_grad_()
+    loss = torch.stack([each.square().mean() for each in model(inputs)]).sum()
+    _, groups = stage_backward_input([loss], None, [inputs], model.parameters())
+    stage_backward_weight(model.parameters(), groups)
+    return loss.detach()
+
+
 def loop(work: Work, run: Run) -> None:
     for batch in steps(rows=1024):
 
@@ -79,7 +91,7 @@ def loop(work: Work, run: Run) -> None:
         run.step(one, batch)
 
 
-@pytest.mark.parametrize("work", [two_losses, three_passes, kept_to_the_end, gradients_first])
+@pytest.mark.parametrize("work", [two_losses, three_passes, kept_to_the_end, gradients_first, weights_apart])
 @pytest.mark.parametrize("budget", [0.7, 0.5])
 def test_every_pass_counts(work: Work, budget: float) -> None:
     """Two losses ended in a false `Infeasible`, whose lowest peak was three times that of torch's checkpoint."""
@@ -127,6 +139,20 @@ def test_a_plan_for_one_pass_is_made_anew_when_two_come() -> None:
 
     found = held(Heads, growing)
     assert found.said.count("more backward passes than its plan counts on") == 1
+
+
+def test_a_pass_through_one_node_keeps_no_graph() -> None:
+    """Each layer's weights counted as a pass that keeps its graph: a segment was foretold to replay in each of them."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    autockpt.apply(model, "1GB")
+    for batch in steps(3, 64):
+        inputs = batch[:, :8].detach().requires_grad_()
+        loss = model(inputs).square().mean()
+        _, groups = stage_backward_input([loss], None, [inputs], model.parameters())
+        stage_backward_weight(model.parameters(), groups)
+        model.zero_grad()
+    governor: Any = governor_of(model)
+    assert ProfileIndex(governor._plans.history.known[0].profile).passes.keeping == [True, False, False]
 
 
 def test_one_backward_is_still_one() -> None:

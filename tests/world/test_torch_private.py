@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,7 +55,10 @@ def test_units_take_other_tensors_as_their_own() -> None:
     assert [torch_private.local(each.grad).shape[0] for each in parameters if each.grad is not None] == [2] * 4
 
 
-def test_a_last_stage_keeps_its_outputs() -> None:
-    stage = pipelining.PipelineStage(nn.Linear(2, 2), 0, 4, torch.device("cpu"))
+def test_a_stage_keeps_its_outputs_and_the_gradients_of_its_inputs() -> None:
+    stage: Any = pipelining.PipelineStage(nn.Linear(2, 2), 0, 4, torch.device("cpu"))
     stage.output_chunks.append((torch.ones(1), torch.ones(2)))
-    assert [each.numel() for each in torch_private.kept_outputs(stage)] == [1, 2]
+    came, unread = torch.ones(3), torch.ones(4)
+    came.grad = torch.ones(3)
+    stage.args_recv_info = {0: (SimpleNamespace(buffer=came), SimpleNamespace(buffer=unread)), 1: (object(),)}
+    assert [each.numel() for each in torch_private.kept_by_stage(stage)] == [1, 2, 3]
