@@ -8,6 +8,7 @@ copies.py       what calls were given that other ranks may have the same
 attributes.py   what calls find at attributes of modules
 refusals.py     why calls and functions cannot be replayed
 whole.py        which units of FSDP2 were gathered when
+passes.py       backward passes after the first, and what they read again
 seconds.py      when the places of a step were passed
 tables.py       the tables of the profile
 """

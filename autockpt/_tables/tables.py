@@ -12,11 +12,11 @@ import msgspec
 
 from .._data.tables import ArgumentRecord, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
 from .._watch.marks import Sources
-from .._watch.passes import LATER_PASSES
 from .attributes import at_attributes
 from .copies import copies_of
 from .flow import Flow, Span
 from .lifetimes import Lifetimes
+from .passes import kept_reads, later_passes, nested_passes, rereads
 from .refusals import refused_parts
 from .seconds import Place, Seconds
 from .whole import unit_records
@@ -45,10 +45,10 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
             bytes=tuple(found.bytes), birth=tuple(found.birth), natural=tuple(found.natural), death=tuple(found.death)
         ),
         "saves": _saves(flow, found, at, row_of),
-        "backward_ticks": tuple(each.tick for each in found.of_kind(*LATER_PASSES)),
-        "nested_ticks": tuple(each.tick for each in found.of_kind("backward_turn")),
-        "rereads": _rereads(found),
-        "kept_reads": _kept_reads(found),
+        "backward_ticks": later_passes(found),
+        "nested_ticks": nested_passes(found),
+        "rereads": rereads(found),
+        "kept_reads": kept_reads(found),
         "units": unit_records(flow.run, found),
         "refusals": (*refused_parts(flow), *_held(flow, found)),
     }
@@ -231,40 +231,6 @@ def _op_seconds(
         for op in own:
             found[op] = timed[function] * (shares[op] / total if total > 0 else 1 / len(own))
     return found
-
-
-def _rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
-    """Return in order each save that a later backward pass read again, and the tick at which that pass first did."""
-    passes, seen, again = 0, dict[int, int](), list[tuple[int, int]]()
-    for each in found.of_kind(*LATER_PASSES, "unpack"):
-        if each.mark.kind != "unpack":
-            passes += 1
-        elif seen.setdefault(each.mark.index, passes) != passes:
-            seen[each.mark.index] = passes
-            again.append((each.mark.index, each.tick))
-    return tuple(again)
-
-
-def _kept_reads(found: Lifetimes) -> tuple[tuple[int, int, int], ...]:
-    """Return the reads of the backward passes that kept their graph.
-
-    A pass kept its graph if it released none of its saves before its last read. Each read is the number of the save,
-    and the ticks at which its copy was made and freed.
-    """
-    begins = [each.tick for each in found.of_kind(*LATER_PASSES)]
-    if not begins:
-        return ()
-    released = {each.mark.index: each.tick for each in found.of_kind("release")}
-    passes: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for save, tick, until in found.reads:
-        passes[bisect_left(begins, tick)].append((save, tick, until))
-    kept = [
-        each
-        for own in passes.values()
-        if min(released.get(save, found.ticks) for save, *_ in own) > max(tick for _, tick, _ in own)
-        for each in own
-    ]
-    return tuple(sorted(kept, key=lambda each: each[1]))
 
 
 def _saves(flow: Flow, found: Lifetimes, at: Mapping[Place, float], row_of: Mapping[int, int]) -> SaveTable:

@@ -129,7 +129,6 @@ from .sharded import (
     is_distributed_at_times,
     is_offloaded,
     kept_by_stage,
-    kept_outputs,
     lies_on_several,
     like,
     mesh_ranks,

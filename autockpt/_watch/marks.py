@@ -62,11 +62,10 @@ class Mark:
     """One marker: what happened at its place on the tape.
 
     A ``forward_end`` begins the first backward pass, and a ``backward_again`` each later one. More forwards may follow
-    either one, while a graph of the step waits for its backward. A ``backward_turn`` begins a pass inside another, as a
-    tensor's hook may run, or goes on with the outer one. A ``given`` precedes each forward after the first.
-
-    An ``aside`` begins the recorder's own work. What is allocated from it up to the next marker of a call, function,
-    operator or save is not part of the step.
+    either one, while a graph of the step waits for its backward. A ``given`` precedes each forward after the first. A
+    ``backward_turn`` begins a pass inside another (in a tensor's hook), or goes on with the outer one. An ``aside``
+    begins the recorder's own work: what is allocated up to the next marker of a call, function, operator or save is not
+    part of the step.
 
     Attributes:
         kind: what happened.
