@@ -63,8 +63,9 @@ def rows() -> Iterator[Row]:
     for by, hands in unlike:
         given = {"shared": ways[by], "plans": hands}
         yield f"plans by hand: {hands[0]} and {hands[1] or 'a budget'}, {by}", "bad_plans.given", given, 2
-    given = {"shared": ways["fsdp"], "plans": ("two in one", "two in one")}
-    yield "a plan of another layout: two units in one segment, fsdp", "bad_plans.given", given, 2
+    for hands in (("two in one", "two in one"), ("two in one", "other two")):
+        given = {"shared": ways["fsdp"], "plans": hands}
+        yield f"plans by hand over two units: {hands[0]} and {hands[1]}, fsdp", "bad_plans.given", given, 2
     yield (
         "rank 1 has no batch at the end, with join(), ddp",
         "bad.fewer",

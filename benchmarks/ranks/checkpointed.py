@@ -53,7 +53,17 @@ def seconds(world: World) -> Iterator[tuple[str, Any]]:
 def lines(world: World) -> Iterator[tuple[str, Any]]:
     for way, given in (WAYS | UNEQUAL).items():
         for share in SHARES:
-            yield f"{way}, {share:.0%}", world.run("tests.ranks.works", "kept", share=share, **given)
+            yield f"{way}, {share:.0%}", _short(world.run("tests.ranks.works", "kept", share=share, **given))
+
+
+def _short(ranks: list[Any]) -> list[Any]:
+    """Keep of the collectives of each rank how many there were, and whether they are those of the others."""
+    first, short = ranks[0], []
+    for each in ranks if "log" in first else ():
+        told = {"collectives": len(each["log"]), "alike": each["log"] == first["log"]}
+        told["plain"] = each["log"] == each["plain_log"]
+        short.append({name: value for name, value in each.items() if name not in ("log", "plain_log")} | told)
+    return short or ranks
 
 
 def show_peaks(rows: Rows) -> str:
@@ -114,8 +124,8 @@ def _line(ranks: list[Any]) -> list[object]:
     if any("infeasible" in each for each in ranks):
         return ["no plan reaches it", "", "", "", ""]
     off = max((each["predicted"] / each["peaks"][-1] - 1 for each in ranks), key=abs)
-    alike = all(each["log"] == ranks[0]["log"] for each in ranks)
-    more = "the plain ones" if all(each["log"] == each["plain_log"] for each in ranks) else "and those of replays"
+    alike = all(each["alike"] for each in ranks)
+    more = "the plain ones" if all(each["plain"] for each in ranks) else "and those of replays"
     return [
         f"{max(max(each['peaks']) / each['budget'] for each in ranks):.3f}",
         f"{off:.2%}",
