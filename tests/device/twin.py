@@ -196,9 +196,12 @@ def _trained(
 
 def sweep() -> None:
     """Let go of what others have left on the device, and of the highest level that it has seen."""
-    gc.unfreeze()  # what other tests have left is frozen
     gc.collect()
     torch_private.forget_workspaces()
+    if torch.cuda.memory_allocated():
+        gc.unfreeze()  # what other tests have left is frozen
+        gc.collect()
+        gc.freeze()  # else each recording and measurement would look through all that there is
     torch.cuda.empty_cache()  # else blocks of others, larger than what is asked for, are handed out whole
     torch.cuda.reset_peak_memory_stats()
 
