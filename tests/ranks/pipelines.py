@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed import pipelining
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
 
 import autockpt
 from tests.doors import governor_of
@@ -71,13 +73,13 @@ def _standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, stages: 
     return standing_bytes(model, optimizer, [*given, *made])
 
 
-def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int = 16, steps: int = STEPS) -> Any:
+def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int = 16, **pins: Any) -> Any:
     """Train a rank's stages; return what each step made, where it stood and how high it went, and its plans."""
     several = SEVERAL.get(schedule, 1)
     model = Parts(rank, several)
     applied: Any = [*model.stages]
     if budget is not None:
-        autockpt.apply(applied if several > 1 else applied[0], budget)
+        autockpt.apply(applied if several > 1 else applied[0], budget, **pins)
     stages = _stages(model, rank)
     runs = SCHEDULES[schedule](stages if several > 1 else stages[0], parts, loss_fn=_loss)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -95,7 +97,7 @@ def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int 
         said.append([*map(bits, losses), told({name: each.grad for name, each in model.named_parameters()})])
         optimizer.step()
 
-    for number in range(steps):
+    for number in range(STEPS):
         for stage in stages if number > 1 else ():
             # As the schedule's step begins with. `measure` sees only a part of the graphs that go there.
             stage.clear_runtime_states()
@@ -107,17 +109,76 @@ def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int 
     return said, starts, peaks, [] if governor is None else [made.plan for made in governor.account.plans]
 
 
-def kept(rank: int, *, schedule: str, parts: int, share: float) -> dict[str, Any]:
+def kept(rank: int, *, schedule: str, parts: int, share: float, **pins: Any) -> dict[str, Any]:
     gc.freeze()
     plain, starts, peaks, _ = trained(rank, schedule, parts, None)
     budget = int(starts[-1] + share * (peaks[-1] - starts[-1]))
-    told, _, held, plans = trained(rank, schedule, parts, budget)
+    told, _, held, plans = trained(rank, schedule, parts, budget, **pins)
     return {
         "same": told == plain,
         "budget": budget,
         "plain": peaks,
         "held": held,
         "predicted": [(each.peak_bytes, each.plain_peak_bytes, len(each.segments)) for each in plans],
+        "overhead": plans[-1].recompute_overhead,
+        "microbatches": _microbatches(plans[-1]),
+    }
+
+
+def _microbatches(plan: autockpt.Plan) -> list[int]:
+    """The microbatches of which a plan recomputes anything: a stage calls each of its modules once for each."""
+    keys = (key.partition("/")[0] for segment in plan.segments for key in segment.calls)
+    return sorted({int(key.rpartition("#")[2]) for key in keys})
+
+
+def _shared_stage(late: bool, share: float, plain: tuple[int, int] | None) -> Any:
+    """Train one of two stages that two ranks share; return what each step made, what the last one added, its plan."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stages", "copies"))
+    number, copy = mesh["stages"].get_local_rank(), mesh["copies"].get_local_rank()
+    model: nn.Module = Stage(number)
+    starts, added = plain or (0, 0)
+    budget = int(starts + share * added)
+    if plain and not late:
+        autockpt.apply(model, budget)
+    whole: nn.Module = DistributedDataParallel(model, process_group=mesh["copies"].get_group())
+    if plain and late:
+        autockpt.apply(whole, budget)
+    stage = pipelining.PipelineStage(whole, number, 2, torch.device("cpu"), group=mesh["stages"].get_group())
+    runs = pipelining.Schedule1F1B(stage, 4, loss_fn=_loss)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    said: list[Any] = []
+
+    def step(number: int) -> None:
+        batch = tokens(copy, number, rows=16)
+        torch.manual_seed(100 + number)
+        optimizer.zero_grad()
+        given: dict[str, Any] = {"target": batch} if stage.is_last else {}
+        runs.step(*(() if stage.is_last else (batch,)), **given)
+        said.append(told({name: each.grad for name, each in model.named_parameters()}))
+        optimizer.step()
+
+    for each in range(STEPS - 1):
+        step(each)
+    stage.clear_runtime_states()
+    gc.collect()
+    stood = _standing_bytes(whole, optimizer, [stage])
+    found = autockpt.measure(lambda: step(STEPS - 1))
+    return said, stood, found.step_bytes, autockpt.plan_of(whole if late else model)
+
+
+def shared(rank: int, *, late: bool, share: float) -> dict[str, Any]:
+    """Train stages that ranks share by DistributedDataParallel, plainly and under a budget for each stage."""
+    gc.freeze()
+    told, stood, added, _ = _shared_stage(late, share, None)
+    same, _, held, plan = _shared_stage(late, share, (stood, added))
+    assert plan is not None
+    return {
+        "same": told == same,
+        "held": held,
+        "most": int(share * added),
+        "saved": added - held,
+        "foretold": plan.plain_peak_bytes - plan.peak_bytes,
+        "segments": len(plan.segments),
     }
 
 

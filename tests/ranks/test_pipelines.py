@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from torch import distributed
 
@@ -28,12 +30,39 @@ def test_stages_keep_to_their_budgets_bit_for_bit(both: Both, schedule: str, par
     a rank had several stages, a step was 1.2 to 4.1 % above its budget: gradients that arrive were not counted. Where
     a schedule splits backward, one was 0.7 to 1.4 % above: gradients of a stage's inputs, which it keeps, were not.
     """
-    for each in both("pipelines.kept", schedule=schedule, parts=parts, share=share):
+    found = both("pipelines.kept", schedule=schedule, parts=parts, share=share)
+    for each in found:
         assert each["same"]
         assert max(each["held"]) <= each["budget"]
         assert each["predicted"] and each["predicted"][-1][2], "nothing is recomputed, so nothing is shown"
         assert each["held"][-1] <= each["predicted"][-1][0] <= 1.01 * each["held"][-1]
         assert abs(each["predicted"][-1][1] - each["plain"][-1]) <= 0.01 * each["plain"][-1]
+    if schedule == "1f1b":  # each microbatch has calls of its own: one that need not run again is left alone
+        assert min(len(each["microbatches"]) for each in found) < parts
+
+
+PINS = [
+    ({"recompute": ["blocks.*#0", "blocks.*#1", "blocks.*#2"], "keep": "*#3"}, [0, 1, 2]),
+    pytest.param({"recompute": "blocks.*"}, [0, 1, 2, 3], marks=pytest.mark.sweep),
+]
+
+
+@pytest.mark.parametrize(("pins", "microbatches"), PINS, ids=["except last", "always"])
+def test_pins_say_which_microbatches_are_recomputed(both: Both, pins: dict[str, Any], microbatches: list[int]) -> None:
+    """A pipeline's own terms, `except_last` and `always`, are patterns of calls."""
+    for each in both("pipelines.kept", schedule="gpipe", parts=4, share=0.8, **pins):
+        assert each["same"] and each["microbatches"] == microbatches
+        assert max(each["held"]) <= each["budget"] and each["held"][-1] == each["predicted"][-1][0]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("late", [False, True])
+def test_a_stage_may_be_shared_by_data_parallel_ranks(four: Both, late: bool) -> None:
+    """Two stages on two ranks each: the gradients of a stage are those of all its ranks."""
+    found = four("pipelines.shared", late=late, share=0.8)
+    assert all(each["same"] for each in found) and any(each["segments"] for each in found)
+    for each in found:
+        assert each["held"] <= each["most"] and abs(each["saved"] - each["foretold"]) <= 0.01 * each["held"]
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", pytest.param("interleaved", marks=pytest.mark.sweep)])
