@@ -38,6 +38,7 @@ from .frames import (
     parts,
     plain_torch_function,
     preserved_version,
+    runs_plain,
     set_grad_enabled,
     storage_key,
     tensor_without_storage,
@@ -49,6 +50,7 @@ from .frames import (
 )
 from .modes import (
     Hooks,
+    any_dispatch_mode,
     any_function_mode,
     dispatch_modes,
     end_modes,
