@@ -6,6 +6,7 @@ If one rank had other segments, collectives of different replays would meet: ran
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -64,20 +65,22 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
             ranks.tell({"left": f"has failed as it was given a plan ({told_as(error)})", "failed": True})
         raise
 
-    def alike(every: Sequence[Mapping[str, Any]]) -> None:
-        if left := left_of(ranks.members, every):
-            raise left
-        for rank, each in zip(ranks.members, every, strict=True):
-            if "error" in each:
-                raise own if own is not None and rank == ranks.own else error_of(each, rank)
-        if unequal := unequal_of(ranks.members, every):
-            raise unequal
-
     try:
-        ranks.agree(said, alike)
+        ranks.agree(said, functools.partial(_refuse_unlike, ranks, own))
     except BaseException:
         if put is not None:
             take_off()
         raise
     assert put is not None
     return put
+
+
+def _refuse_unlike(ranks: Ranks, own: Exception | None, every: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what ranks have said of their plans if one has failed, or if they differ; `own` is this rank's error."""
+    if left := left_of(ranks.members, every):
+        raise left
+    for rank, each in zip(ranks.members, every, strict=True):
+        if "error" in each:
+            raise own if own is not None and rank == ranks.own else error_of(each, rank)
+    if unequal := unequal_of(ranks.members, every):
+        raise unequal
