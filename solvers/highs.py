@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import BackendError
 
@@ -85,29 +85,46 @@ def solve(
     try:
         options = {"mip": whole, "msg": False, "gapRel": near, "timeLimit": limit}
         lp.solve(_solver()(start, more, presolve="choose" if presolve else "off", **options))
-        infeasible = lp.status == pulp.LpStatusInfeasible
-        solved = lp.sol_status == pulp.LpSolutionOptimal
-        info = lp.solverModel.getInfo()
-        # Out of time PuLP says "integer feasible", also where there are no values.
-        found = lp.sol_status == pulp.LpSolutionIntegerFeasible and info.primal_solution_status == 2
-        feasible = solved or (whole and found)
-        goal = float(pulp.value(lp.objective)) if feasible else math.inf
-        bound = float(info.mip_dual_bound) if whole else goal
-        if solved and bound == -math.inf:  # where HiGHS (seen in 1.15) solves it from a start without a search
-            bound = goal * (1 - near)
-        broken = feasible and not (math.isfinite(goal) and lp.valid(TOLERANCE))
+        found = _found(pulp, lp, whole=whole, near=near)
+        broken = found.feasible and not (math.isfinite(found.goal) and lp.valid(TOLERANCE))
     except Exception as error:  # whatever comes out of a foreign library or a broken installation
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise BackendError(f"HiGHS failed ({said})") from error
     # No programme of ours is unbounded: no cost, and no level, is below zero.
-    if not (feasible or infeasible or found) and time.perf_counter() - began < EARLY * limit:
+    answered = found.feasible or found.infeasible or found.values
+    if not answered and time.perf_counter() - began < EARLY * limit:
         raise nonsense(f"no answer, long before its {limit:.3g} seconds were up")
     if broken:
         raise nonsense("values that break the programme it was given")
-    if feasible:
-        _refuse_bound_above(goal, bound)
-    known = bound if math.isfinite(bound) else None
-    return Outcome(solved=solved, feasible=feasible, infeasible=infeasible, bound=known)
+    if found.feasible:
+        _refuse_bound_above(found.goal, found.bound)
+    known = found.bound if math.isfinite(found.bound) else None
+    return Outcome(solved=found.solved, feasible=found.feasible, infeasible=found.infeasible, bound=known)
+
+
+class _Read(NamedTuple):
+    """What HiGHS has left in a problem: as in `Outcome`, whether it had values as its time was up, and its figures."""
+
+    solved: bool
+    feasible: bool
+    infeasible: bool
+    values: bool
+    goal: float
+    bound: float
+
+
+def _found(pulp: Any, lp: Any, *, whole: bool, near: float) -> _Read:
+    """Read what HiGHS has left in a problem; arguments as for `solve`."""
+    solved = lp.sol_status == pulp.LpSolutionOptimal
+    info = lp.solverModel.getInfo()
+    # Out of time PuLP says "integer feasible", also where there are no values.
+    values = lp.sol_status == pulp.LpSolutionIntegerFeasible and info.primal_solution_status == 2
+    feasible = solved or (whole and values)
+    goal = float(pulp.value(lp.objective)) if feasible else math.inf
+    bound = float(info.mip_dual_bound) if whole else goal
+    if solved and bound == -math.inf:  # where HiGHS (seen in 1.15) solves it from a start without a search
+        bound = goal * (1 - near)
+    return _Read(solved, feasible, lp.status == pulp.LpStatusInfeasible, values, goal, bound)
 
 
 def _refuse_bound_above(goal: float, bound: float) -> None:

@@ -41,7 +41,8 @@ def encode(values: Iterable[Any], leaves: list[Tensor]) -> list[Any]:
     seen: dict[int, tuple[Any, _Container]] = {}
     for value in values:
         if isinstance(value, Tensor):  # nearly all are: to call `_encode` costs as much as all else here
-            templates.append(_leaf(len(leaves)))
+            number = len(leaves)  # as in `_leaf`
+            templates.append(_FIRST_LEAVES[number] if number < _MANY else _Leaf(number))
             leaves.append(value)
         elif type(value) in _ATOMS:
             templates.append(value)
@@ -99,11 +100,13 @@ class _Leaf(int):
 
 _SIMPLE = _ATOMS | {_Leaf}
 
-_FIRST_LEAVES = tuple(_Leaf(number) for number in range(64))
+_MANY = 64
+
+_FIRST_LEAVES = tuple(_Leaf(number) for number in range(_MANY))
 
 
 def _leaf(number: int) -> _Leaf:
-    return _FIRST_LEAVES[number] if number < len(_FIRST_LEAVES) else _Leaf(number)
+    return _FIRST_LEAVES[number] if number < _MANY else _Leaf(number)
 
 
 class _Container:
@@ -168,8 +171,11 @@ def _contents(value: Any, kind: type) -> tuple[list[Any] | None, list[Any], dict
         return None, [], {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {})
     if kind is types.SimpleNamespace:
         return None, [], vars(value)
-    if not _is_reduced_by_object(kind):
-        return None
+    return _reduced(value) if _is_reduced_by_object(kind) else None
+
+
+def _reduced(value: Any) -> tuple[list[Any] | None, list[Any], dict[str, Any]] | None:
+    """Take an instance apart as `copy` and `pickle` do; returns as `_contents`."""
     try:
         _, _, state, items, pairs = value.__reduce_ex__(2)
     except TypeError:  # it has state in C

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 
 from .._data.goal import Asked
-from ..solvers import Infeasible, Solution
+from ..solvers import Infeasible, Solution, Status
 from ..solvers.deadline import Deadline
 from ..solvers.errors import TooCostly
 from ..solvers.registry import SEARCHING
@@ -32,27 +32,32 @@ def choose_moves(
         deadline: whose clock and progress all searches have.
         search: searches among some candidates; errors as its.
     """
-    best: Solution | None = None
     later = deadline.again(MOVING * asked.seconds)
     pinned = candidates.offload is not None and bool(candidates.offload.pins)  # without moves there is no plan then
+    found: list[Solution] = []
     if asked.goal.budget_bytes is not None and not pinned:
         with contextlib.suppress(Infeasible):
-            best = search(candidates.staying(), later.share(0.6))
+            found.append(search(candidates.staying(), later.share(0.6)))
+    reached = bool(found)
     # What waits in parts may be cheaper than to recompute more; a file never is.
     shard = candidates.offload is not None and candidates.offload.is_shard
-    found = [] if best is None else [best]
-    if best is None or shard or asked.solver not in SEARCHING:
+    searching = asked.solver in SEARCHING
+    if not reached or shard or not searching:
         waiting = candidates.waiting()
-        with contextlib.suppress(*((Infeasible, TooCostly) if best is not None else ())):
+        with contextlib.suppress(*((Infeasible, TooCostly) if reached else ())):
             found.append(waiting.judged(search(waiting, later.share(0.5))))
-        if best is None and found[0].status.value != "optimal" and not pinned:
+        if not reached and not pinned and found[0].status is not Status.OPTIMAL:
             with contextlib.suppress(Infeasible, TooCostly):  # with fewer candidates it gets further
                 found.append(search(candidates.staying(), later.share(0.5)))
     best = min(found, key=lambda each: _worth(each, asked))
-    if asked.solver not in SEARCHING or (best.status.value == "optimal" and not best.recompute_seconds):
+    if not searching or _costs_nothing(best):
         return candidates, best
     budget_bytes = asked.goal.budget_bytes or best.peak_bytes
     return candidates.beside(best, budget_bytes, solver=asked.solver, deadline=later)
+
+
+def _costs_nothing(solution: Solution) -> bool:
+    return solution.status is Status.OPTIMAL and not solution.recompute_seconds
 
 
 def _worth(solution: Solution, asked: Asked) -> tuple[float, ...]:

@@ -10,8 +10,9 @@ from torch import Tensor
 from .. import _torch_private
 from .._calls.checksum import Checksum, Places, all_same, checksum_of_saved
 from .._data.errors import ReplayError
-from .._found.around import NUMPY, PYTHON, Generator
+from .._found.around import Generator
 from .._found.held import Changed
+from .._found.host_generators import NUMPY, PYTHON
 from .._frames.frame import Descends, Frame, MemberCall
 from .._frames.replay import Replay
 from .._frames.slots import Slot
@@ -61,7 +62,8 @@ class Check:
         """Note which generators a call's forward drew from, and its attention nodes."""
         if not self.compares:
             return
-        self._attentions |= attentions([each.grad_fn for each in results], self._since)
+        if call.around.stream is not None:  # else no kernel of a device ran
+            self._attentions |= attentions([each.grad_fn for each in results], self._since)
         drawn = self.findings.drawn_from(self.segment)
         drawn += [each for each, _ in call.random if each in self._others and each not in drawn]
 

@@ -75,11 +75,6 @@ def generators() -> list[torch.Generator]:
     return found
 
 
-def current_stream() -> private.StreamNumbers | None:
-    """Return the stream in which this thread's operators run on the current accelerator; None if none is in use."""
-    return private.current_stream() if torch.cuda.is_initialized() else None
-
-
 def go_to(stream: private.StreamNumbers) -> None:
     """Let this thread's operators run in `stream` from now on, after all work that is queued in the present stream."""
     before, following = torch.cuda.current_stream(), private.stream_of(stream)
@@ -95,6 +90,9 @@ def read_in(stream: private.StreamNumbers, tensors: Iterable[torch.Tensor]) -> N
         for tensor in there:
             tensor.record_stream(reader)
 
+
+current_stream = private.current_stream
+"""Return the stream in which this thread's operators run on the current accelerator; None if none is in use."""
 
 captures_graph = private.captures_graph
 """Say whether a CUDA graph is being captured, so that work is only recorded now and runs later."""

@@ -5,6 +5,7 @@ state.py        the call's modules: attributes, parameters, buffers, children an
 doubles.py      copies of modules for a replay, where something is not as it was
 spared.py       attributes whose tensors no replay reads; hollow.py is what stands there then
 around.py       generators, casts and the stream
+host_generators.py  Python's generator and numpy's
 context.py      context variables, and the lists and dictionaries in them
 reference.py    modules that are not kept alive
 """

@@ -7,22 +7,18 @@ A generator's state is kept only where a call draws and nothing kept before lead
 
 States are kept as bytes objects: they compare in a fraction of the time, and take nothing from torch's allocator.
 
-Python's `random` and numpy's global generator cost 10 and 30 microseconds to read. So they are read only in frames that
-are rehearsed or checked, and from then on in every frame of a segment that was seen to draw from them.
+Those of `host_generators` cost more to read. So they are read only in frames that are rehearsed or checked, and from
+then on in every frame of a segment that was seen to draw from them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import pickle
-import random
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy
 import torch
 
 from .. import _torch_private
@@ -30,28 +26,10 @@ from .._calls.names import function_name
 from .._calls.values import kept_whole
 from .._device.present import current_stream, go_to, kinds
 from .context import Context
+from .host_generators import HostGenerator
 
 _OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
-
-@dataclass(frozen=True, slots=True)
-class HostGenerator:
-    """A generator that torch does not know.
-
-    Attributes:
-        read: returns its state.
-        write: sets it.
-    """
-
-    read: Callable[[], Any]
-    write: Callable[[Any], None]
-
-
-PYTHON = HostGenerator(random.getstate, random.setstate)
-NUMPY = HostGenerator(
-    lambda: pickle.dumps(numpy.random.get_state(legacy=False)),
-    lambda state: numpy.random.set_state(pickle.loads(state)),
-)
 
 Generator: TypeAlias = torch.Generator | HostGenerator
 States: TypeAlias = list[tuple[Generator, Any]]
@@ -83,23 +61,23 @@ class Around:
 
     Attributes:
         casts: whether autocast was on.
+        run: runs a forward with the context variables that it had; those that it sets are gone afterwards.
         stream: that of the accelerator in use; None where there is none.
     """
 
-    __slots__ = ("_autocast", "_context", "_flags", "_modes", "_operator_modes", "casts", "stream")
+    __slots__ = ("_autocast", "_flags", "_modes", "_operator_modes", "casts", "run", "stream")
 
     def __init__(self, devices: Collection[torch.device]) -> None:
         self.casts = _torch_private.any_autocast_enabled()
         self._autocast = _autocast({device.type for device in devices}) if self.casts else []
         self._flags = _torch_private.flags()
-        self._modes = _torch_private.function_modes()
-        self._operator_modes = _torch_private.of_the_user(_torch_private.dispatch_modes())
-        self._context = Context()  # backward of a device runs in a thread that has none of them
+        # Mostly none is on.
+        self._modes = _torch_private.function_modes() if _torch_private.any_function_mode() else []
+        self._operator_modes = (
+            _torch_private.of_the_user(_torch_private.dispatch_modes()) if _torch_private.any_dispatch_mode() else []
+        )
+        self.run = Context().run  # backward of a device runs in a thread that has none of them
         self.stream = current_stream()
-
-    def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a forward with the context variables that it had; those that it sets are gone afterwards."""
-        return self._context.run(forward, *args, **kwargs)
 
     def put_back(self, undo: Undo) -> None:
         """Put all back; `undo` is given the calls that undo it."""
@@ -113,18 +91,24 @@ class Around:
         undo.append((_torch_private.set_flags, (flags,)))
         if flags != self._flags:
             _torch_private.set_flags(self._flags)
-        undo.append((_torch_private.set_function_modes, (_torch_private.function_modes(),)))
-        _torch_private.set_function_modes(self._modes)
+        modes = _torch_private.function_modes() if _torch_private.any_function_mode() else []
+        undo.append((_torch_private.set_function_modes, (modes,)))
+        if modes or self._modes:
+            _torch_private.set_function_modes(self._modes)
+        if self._operator_modes or _torch_private.any_dispatch_mode():
+            self._put_back_operator_modes(undo)
+        stream = current_stream()
+        if self.stream is not None and stream != self.stream:
+            undo.append((go_to, (stream,)))
+            go_to(self.stream)
+
+    def _put_back_operator_modes(self, undo: Undo) -> None:
         modes = _torch_private.dispatch_modes()
         users = _torch_private.of_the_user(modes)
         if users != self._operator_modes:
             undo.append((_torch_private.set_dispatch_modes, (modes,)))
             others = [mode for mode in modes if mode not in users]
             _torch_private.set_dispatch_modes([*others, *self._operator_modes])
-        stream = current_stream()
-        if self.stream is not None and stream != self.stream:
-            undo.append((go_to, (stream,)))
-            go_to(self.stream)
 
 
 def _autocast(kinds: Collection[str]) -> list[tuple[str, bool, torch.dtype]]:

@@ -31,6 +31,8 @@ class Context:
     def __init__(self) -> None:
         self._context = contextvars.copy_context()
         self._collected: list[tuple[contextvars.ContextVar[Any], Any]] = []
+        if not len(self._context):  # as mostly
+            return
         found = [(variable, value) for variable, value in self._context.items() if type(value) in _COLLECTIONS]
         memo: dict[int, Any] = {}
         for variable, value in found:

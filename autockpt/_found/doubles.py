@@ -91,7 +91,7 @@ def doubled(
 
 def put_back(tree: list[Found]) -> None:
     """Have the modules as they were found."""
-    if all(map(is_there, tree)):
+    if are_there(tree):
         return
     for module, contents, *inner, hooks in tree:
         now = module.__dict__
@@ -135,7 +135,7 @@ class _Rebinding:
             return self._doubles.get(id(value), value)
         if kind is Detached or kind is Spared:
             return value.leaf()
-        if not depth or isinstance(value, _WHOLE):
+        if not depth or isinstance(value, _WHOLE) or (kind is types.FunctionType and value.__closure__ is None):
             return value
         if id(value) not in self._found:
             self._found[id(value)] = value  # where it contains itself
@@ -195,27 +195,30 @@ def _let_go(doubles: list[tuple[nn.Module, nn.Module]]) -> None:
         object.__setattr__(double, "__dict__", module.__dict__)
 
 
-def is_there(found: Found) -> bool:
-    """Whether a module is still as it was found.
+def are_there(tree: list[Found]) -> bool:
+    """Whether modules are still as they were found.
 
     An equal value in an attribute will do; of what cannot be compared, such as a tensor with another, only the same.
     """
-    module, contents, parameters, buffers, children, hooks = found
-    now = module.__dict__
     try:
-        return bool(
-            contents == now
-            and parameters == now["_parameters"]
-            and buffers == now["_buffers"]
-            and children == now["_modules"]
-            and (
-                all(held == now[name] for name, held in hooks.items())
-                if hooks
-                else not (now["_forward_hooks"] or now["_forward_pre_hooks"])
+        for module, contents, parameters, buffers, children, hooks in tree:
+            now = module.__dict__
+            same = (
+                contents == now
+                and parameters == now["_parameters"]
+                and buffers == now["_buffers"]
+                and children == now["_modules"]
+                and (
+                    all(held == now[name] for name, held in hooks.items())
+                    if hooks
+                    else not (now["_forward_hooks"] or now["_forward_pre_hooks"])
+                )
             )
-        )
+            if not same:
+                return False
     except (RuntimeError, TypeError, ValueError):
         return False
+    return True
 
 
 def _restore(now: dict[Any, Any], found: dict[Any, Any]) -> None:

@@ -49,7 +49,10 @@ class Detached:
     def __init__(self, tensor: Tensor, what: str) -> None:
         """Take a tensor; `what` it is for whoever changes it in place."""
         self._what = what
-        self._version = _torch_private.version(tensor)
+        try:  # as `version`: this runs for every tensor that a call is given
+            self._version = tensor._version
+        except RuntimeError:
+            self._version = -1
         self._requires_grad = tensor.requires_grad
         self._tags: Tags | None = None
         self._tensor = tensor
@@ -58,11 +61,14 @@ class Detached:
             self._tags = tags_of(tensor)
             self._tensor = tensor.detach()
 
+    @_torch_private.never_compiled
     def tensor(self) -> Tensor:
         """Return the tensor for autograd, which saved it."""
-        if _torch_private.version(self._tensor) != self._version:
-            check_unchanged(self._tensor, self._version, self._what)
-        return self._tensor
+        tensor = self._tensor
+        # An inference tensor counts no versions, and `check_unchanged` knows that.
+        if self._version < 0 or tensor._version != self._version:
+            check_unchanged(tensor, self._version, self._what)
+        return tensor
 
     def let_go(self) -> None:
         """Hold nothing that a replay was given and that can be had again."""

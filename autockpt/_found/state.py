@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .. import _torch_private
 from .around import Undo
-from .doubles import HOOKS, NOTHING, Found, doubled, is_there, put_back
+from .doubles import HOOKS, NOTHING, Found, are_there, doubled, put_back
 from .held import Detached, check_unchanged
 from .spared import Inside, every, spared_in
 
@@ -83,32 +83,34 @@ class ModuleState:
 
         This runs before every call of a member, when the CPU caches are cold. So it reads as little as it can.
         """
-        tree, every, norms = self._tree, self._tensors, []
-        found, seen = [module], {module}
+        tree, norms = self._tree, []
+        held: list[Tensor | None] = []
+        found, seen = [module], {None, module}
         for member in found:
             now = member.__dict__
             contents, hooks = now.copy(), NOTHING
             if now["_forward_hooks"] or now["_forward_pre_hooks"]:
-                hooks = {name: dict(now[name]) for name in HOOKS}
+                hooks = _hooks_of(now)
             parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
-            if self._spared and member in self._spared:
+            if member in self._spared:
                 contents.update(self._spared[member])
             if Tensor in map(type, contents.values()):
                 self._take_attributes(contents)
             if parameters:
                 parameters = parameters.copy()
-                every += [tensor for tensor in parameters.values() if tensor is not None]
+                held += parameters.values()
             if buffers:
                 buffers = buffers.copy()
-                every += [tensor for tensor in buffers.values() if tensor is not None]
+                held += buffers.values()
                 if "num_batches_tracked" in buffers and now["training"]:
                     norms.append(buffers)
             for child in children.values():
-                if child is not None and child not in seen:
+                if child not in seen:
                     seen.add(child)
                     found.append(child)
-            held = children.copy() if children else NOTHING
-            tree.append((member, contents, parameters or NOTHING, buffers or NOTHING, held, hooks))
+            children = children.copy() if children else NOTHING
+            tree.append((member, contents, parameters or NOTHING, buffers or NOTHING, children, hooks))
+        self._tensors += [tensor for tensor in held if tensor is not None]
         return norms
 
     def _take_attributes(self, contents: dict[str, Any]) -> None:
@@ -133,7 +135,7 @@ class ModuleState:
             owner: Any = module
             for part in path:
                 owner = owner._modules[part]
-            sure.update(id(owner._buffers.get(name)) for name in names)
+            sure.update([id(owner._buffers.get(name)) for name in names])
         if self._aliased:
             buffers = list({id(tensor): tensor for tensor in buffers}.values())  # two modules may share one
             keys = {_torch_private.storage_key(tensor) for tensor in buffers if id(tensor) in sure} - {0}
@@ -155,7 +157,7 @@ class ModuleState:
         for member, attributes in self._spared.items():
             for name, spared in attributes.items():
                 spared.settle(vars(member).get(name))
-        if not self._changing or self.copied <= self._sure:
+        if not self._changing or self._sure.issuperset([id(tensor) for tensor, _ in self._changing]):
             return
         storages = [_torch_private.storage_key(tensor) or id(tensor) for tensor, _ in self._changing]
         changed = {
@@ -187,13 +189,7 @@ class ModuleState:
                 check_unchanged(tensor, version, f"parameter or buffer {self._name(tensor)!r}")
         now = [tensor.requires_grad for tensor in self._tensors]
         gone = self._gone_hooks()
-        if (
-            not self._changing
-            and not self._spared
-            and not gone
-            and now == self._wants
-            and all(map(is_there, self._tree))
-        ):
+        if not self._changing and not self._spared and not gone and now == self._wants and are_there(self._tree):
             undo.append((self.put_back, ()))
             return forward
         values = self._copies([value for _, value in self._changing])
@@ -231,7 +227,8 @@ class ModuleState:
     def _copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Copy tensors; copies share storage if the originals do."""
         if not self._aliased:
-            return [tensor.detach().clone() for tensor in tensors]
+            # Without a graph a copy has none either: to detach it first would be one more operator.
+            return [(tensor.detach() if tensor.requires_grad else tensor).clone() for tensor in tensors]
         keys = [_torch_private.storage_key(tensor) for tensor in tensors]
         storages: dict[int, torch.UntypedStorage] = {}
         found = []
@@ -244,3 +241,8 @@ class ModuleState:
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             found.append(view.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()))
         return found
+
+
+def _hooks_of(module: dict[str, Any]) -> dict[str, dict[int, Any]]:
+    """Return the hooks around a module's forward, by kind; `module` is its `__dict__`."""
+    return {name: dict(module[name]) for name in HOOKS}

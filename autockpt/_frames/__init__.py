@@ -63,7 +63,7 @@ recording.py  a frame in the making
 pack.py       what autograd is handed in the place of what a member saves
 slots.py      what stands for a tensor
 frame.py      one execution of a segment, and the protocol `Replayer`
-replay.py     one replay; hook.py is its pack hook
+replay.py     one replay
 away.py       units of FSDP2 in a replay of several calls
 plain.py      the replayer that compares nothing
 table.py      what becomes of which call

@@ -68,6 +68,7 @@ class MovedTensor:
         self._shape, self._stride = tensor.shape, tensor.stride()
         self._alive, self._version = weakref.ref(tensor), _torch_private.version(tensor)
 
+    @_torch_private.never_compiled
     def tensor(self) -> Tensor:
         """Return the tensor, in a storage of its own.
 

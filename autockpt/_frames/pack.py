@@ -37,7 +37,10 @@ class Pack:
         """Return what autograd is to hold for `tensor`: only a `Slot` lets go of it."""
         frame = self._frame
         assert frame is not None
-        storage = _torch_private.storage_key(tensor)
+        try:  # as `storage_key`, without a call
+            storage = tensor.untyped_storage()._cdata if type(tensor) is Tensor else _torch_private.storage_key(tensor)
+        except NotImplementedError:
+            storage = 0
         owner = self._owners.get(storage)
         if owner is not None:
             if self.inputs is None:

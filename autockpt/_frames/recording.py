@@ -98,7 +98,7 @@ class Recording:
         results = tensors(result)
         frame.replayer.ends(call, results)
         for index, tensor in enumerate(() if place.last else results):
-            self._know(tensor, Ref(number, index))
+            self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), Ref(number, index))
         return result
 
     def _begun(
@@ -116,7 +116,8 @@ class Recording:
         templates = encode((*args, *kwargs.values()) if kwargs else args, given)
         devices = state.devices
         devices.update([tensor.device for tensor in given if not tensor.is_cpu])
-        refs = [self._refer(tensor) for tensor in given]
+        hooks = None if thread.replays else _torch_private.outer_hooks()  # in a replay they are its own
+        refs = [self._refer(tensor, hooks) for tensor in given]
         call = MemberCall(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
         if place.cut:
             call.cut, self._reached = place.cut, {}  # a part that begins here knows no generator's state
@@ -130,9 +131,10 @@ class Recording:
         call.random = states_of(call.generators)
         return call
 
-    def _refer(self, tensor: Tensor) -> Ref:
-        known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == _state_of(tensor):
+    def _refer(self, tensor: Tensor, hooks: _torch_private.Hooks | None) -> Ref:
+        """Return where a replay finds an argument; `hooks` are those around the member."""
+        known, state = self._known.get(id(tensor)), _state_of(tensor)
+        if known is not None and known[0]() is tensor and known[1] == state:
             return known[2]
         if self._known and (before := _torch_private.given_to_unit(tensor)) is not None:
             for each, state, ref in self._known.values():
@@ -140,14 +142,13 @@ class Recording:
                 if made is not None and (made.grad_fn, made.output_nr) == before and state == _state_of(made):
                     return ref
         ref = Ref(BOUNDARY, len(self.frame.boundary))
-        hooks = None if thread.replays else _torch_private.outer_hooks()  # in a replay they are its own
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
         if hooks is not None:
             held: Detached = Packed(tensor, hooks)
         else:
             held = (self._moved(tensor) if self._moves is not None else None) or Detached(tensor, READ)
         self.frame.boundary.append(held)
-        self._know(tensor, ref)
+        self._known[id(tensor)] = (weakref.ref(tensor), state, ref)
         return ref
 
     def _moved(self, tensor: Tensor) -> MovedBoundary | None:
@@ -157,12 +158,12 @@ class Recording:
         storage = self._moves.storage_of(tensor)
         return None if storage is None else MovedBoundary(tensor, storage)
 
-    def _know(self, tensor: Tensor, ref: Ref) -> None:
-        self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), ref)
-
 
 def _state_of(tensor: Tensor) -> _State:
     """Return what the caller's own code may change of a result before the next call, what it puts on it included."""
     every = tensor.__dict__
     tags = [(name, id(value)) for name, value in every.items()] if every else []
-    return _torch_private.version(tensor), tensor.requires_grad, tags
+    try:  # as `version`
+        return tensor._version, tensor.requires_grad, tags
+    except RuntimeError:
+        return -1, tensor.requires_grad, tags

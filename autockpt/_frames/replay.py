@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +20,8 @@ from .._found.held import Changed, Ref
 from .._found.hollow import Hollow
 from .away import given_to, run_here
 from .frame import Frame, MemberCall
-from .hook import PackHook
 from .thread import Function, thread
-from .unit import Entry, PlannedUnits, UnitRun
+from .unit import Entry, PlannedUnits, UnitRun, name_in
 from .units import arguments_of, as_given, called, run_alone
 
 
@@ -52,23 +53,20 @@ class Replay:
     _unpack = staticmethod(as_given)
 
     def __init__(self, frame: Frame, last: int, backward: int, *, skips: bool = True) -> None:
-        self._frame = frame
-        self._slots = frame.slots
-        self._last = last
-        self._backward = backward
-        self._skips = skips
+        self._frame, self._slots = frame, frame.slots
+        self._last, self._backward, self._skips = last, backward, skips
         self._begin()
 
     def _begin(self) -> None:
-        frame = self._frame
-        self._calls = frame.calls[: frame.calls.index(frame.call_at(self._last)) + 1]
+        self._calls = calls = self._frame.calls
+        if len(calls) > 1:
+            self._calls = calls[: calls.index(self._frame.call_at(self._last)) + 1]
         self._last_use: dict[Ref, int] = {}
         self._values: dict[Ref, Tensor] = {}
-        self.call = frame.calls[0]
+        self.call = calls[0]
         if self.call.units is not None:
             self.handle, self.planned = self.call.units.handle, self.call.units.planned
-        self._next = 0
-        self._entry = 0
+        self._next = self._entry = 0
         self._hollow: list[str] = []
         self._stopped = False
         self._problem: str | None = None
@@ -103,15 +101,18 @@ class Replay:
 
     def _once(self) -> None:
         """Run the calls once; errors as for `run`."""
-        calls = self._calls
-        self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
-        # Forward may also seed a generator, and restore it only after the last slot. The replay does not get there.
-        self._states = dict(states_of({generator for call in calls for generator in call.generators}))
+        calls, casts = self._calls, _torch_private.any_autocast_enabled()
+        for number, call in enumerate(calls):
+            casts = casts or call.around.casts
+            for ref in call.refs:
+                self._last_use[ref] = number
+            # Forward may also seed a generator, and restore it only after the last slot. The replay does not get there.
+            self._states.update(states_of([each for each in call.generators if each not in self._states]))
         undo = self._undo()
         try:
             thread.replays += 1
             thread.scope = thread.watch = None  # a call's own code may take a gradient, and so start a replay
-            if _torch_private.any_autocast_enabled() or any(call.around.casts for call in calls):
+            if casts:
                 # A cast that the replay left in the cache would be stale in a forward after the next optimizer step.
                 undo.append((torch.set_autocast_cache_enabled, (torch.is_autocast_cache_enabled(),)))
                 torch.set_autocast_cache_enabled(False)
@@ -139,13 +140,15 @@ class Replay:
     def _undo(self) -> Undo:
         """Return the calls that restore what a replay changes around it."""
         # Made from the last to the first. A function mode around backward sees grad mode switched, and may raise.
-        return [
+        undo: Undo = [
             (self._values.clear, ()),  # nothing reads them any more, and their graph holds what the replay saved
             (_torch_private.set_grad_enabled, (torch.is_grad_enabled(),)),
             (restore_states, (self._states,)),
             (thread.put_back, (thread.scope, thread.replays, thread.units, thread.watch)),
-            (_torch_private.wait_for_collectives, (_torch_private.wait_for_collectives(on=True),)),
         ]
+        if _torch_private.process_group():
+            undo.append((_torch_private.wait_for_collectives, (_torch_private.wait_for_collectives(on=True),)))
+        return undo
 
     def _name_call(self, error: Exception) -> None:
         """Add to an error the key of the call whose replay raised it."""
@@ -160,18 +163,19 @@ class Replay:
         """Run the current call and return its result; None if the replay ended inside that call."""
         values = decode(call.arguments, given_to(call, self._find))
         n_args = len(values) - len(call.keywords)
-        args, kwargs = tuple(values[:n_args]), {}
-        if call.keywords:
-            kwargs = dict(zip(call.keywords, values[n_args:], strict=True))
-        forward, plain = call.module.replayed(call.forward, undo), call.units is None
+        args = tuple(values[:n_args])
+        kwargs = dict(zip(call.keywords, values[n_args:], strict=True)) if call.keywords else {}
+        forward, plain, run = call.module.replayed(call.forward, undo), call.units is None, call.around.run
         set_states(call.random)
         call.around.put_back(undo)
         if call.around.stream is not None:
             read_in(call.around.stream, [self._values[ref] for ref in call.refs])
-        self._entry, thread.units, pack = 0, None if plain else self, PackHook(self)
+        # What the call saves holds its pack hook. Code of the model's may keep a result, in a list of its own or a
+        # global. Through the replay that would lead to the frame: a cycle that no collector sees.
+        pack = functools.partial(self._pack, weakref.ref(self))
+        self._entry, thread.units = 0, None if plain else self
         try:
-            _torch_private.push_hooks(pack.hook, self._unpack)
-            run = call.around.run
+            _torch_private.push_hooks(pack, self._unpack)
             result = run(forward, *args, **kwargs) if plain else run(called, self, call.key, forward, args, kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:
                 self._stop("saved fewer tensors than its forward did")
@@ -180,7 +184,6 @@ class Replay:
             return None
         finally:
             _torch_private.pop_hooks()
-            pack.let_go()
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module inside the current call again, or hand out its result."""
@@ -207,13 +210,13 @@ class Replay:
         assert self.call.units is not None
         entries = self.call.units.entries
         if self._entry >= len(entries):
-            self._stop(f"runs {_named(what)!r} where its forward ran no more")
+            self._stop(f"runs {name_in(what)!r} where its forward ran no more")
         entry = entries[self._entry]
         self._entry += 1
         if isinstance(entry, UnitRun) and what not in (entry.key, entry.key.rpartition("#")[0]):
-            ran = _named(entry.key)
-            if ran != _named(what):
-                self._stop(f"runs {_named(what)!r} where its forward ran {ran!r}")
+            ran = name_in(entry.key)
+            if ran != name_in(what):
+                self._stop(f"runs {name_in(what)!r} where its forward ran {ran!r}")
         return entry
 
     def _hand_out(self, unit: UnitRun, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -269,8 +272,11 @@ class Replay:
             if Ref(number, leaf) in self._last_use:
                 self._values[Ref(number, leaf)] = tensor
 
-    def pack(self, tensor: Tensor) -> Tensor | None:
-        """Fill the next slot with `tensor`, and end the replay if it was the last."""
+    @staticmethod
+    @_torch_private.never_compiled
+    def _pack(replay: Callable[[], Any], tensor: Tensor) -> Tensor | None:
+        """Fill the next slot of a replay with `tensor`, and end that replay if the slot was the last."""
+        self: Replay = replay()  # while it runs, it is alive
         if self._stopped:  # the module caught `_Stop` and went on
             raise _Stop
         number, self._next = self._next, self._next + 1
@@ -293,8 +299,3 @@ class Replay:
     def _stop(self, problem: str | None) -> None:
         self._stopped, self._problem = True, problem
         raise _Stop
-
-
-def _named(what: str) -> str:
-    """Return the name of a module, or the name of the function or module that a key has."""
-    return what.rpartition("/")[2].partition("#")[0]

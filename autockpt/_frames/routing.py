@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from .. import _torch_private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
-from .._device.present import also_drawn_from, captures_graph
+from .._device.present import also_drawn_from
 from .._found.reference import Reference
 from .._found.state import ModuleState
 from .._stash.overlap import arrive
@@ -24,7 +24,8 @@ from .moved import Moves, MovingPack
 from .plain import Plain
 from .recording import Recording
 from .table import Handle, Place, Table
-from .thread import Function, Scope, mismatch, thread
+from .thread import Function, OwnCode, Scope, mismatch, thread
+from .unit import Wanted
 from .units import FunctionWatch
 
 GONE = (
@@ -50,9 +51,8 @@ def patched_forward(
     suspended, scope, modes = False, None, None
     try:
         # With gradients off it is no call, though it counts: what it calls counts for its caller.
-        if watch is not None and watch.handle is handle and (grad or _has_fast_path(module)):
-            thread.watch = None  # what this call runs is not its caller's own code
-            suspended = _torch_private.suspend_function_mode(watch)
+        if watch is not None and watch.handle is handle:
+            suspended = _suspended(watch, module, grad=grad)
         role = _role(module, forward, name, handle, grad=grad)
         if role is None:
             return forward(*args, **kwargs)
@@ -60,10 +60,8 @@ def patched_forward(
             return role(args, kwargs)
         scope, modes = role, _torch_private.function_modes()
         thread.scope, functions = scope, scope.table.units.functions.get(scope.key)
-        # What a compiled call runs would be traced with the mode that is on around it.
-        if functions is not None and not _compiled_inside(module):
-            thread.watch = FunctionWatch(handle, functions, functools.partial(_function_member, scope, module))
-            _torch_private.push_function_mode(thread.watch)
+        if functions is not None:
+            _watch(functions, scope, module)
         result = forward(*args, **kwargs)
         if scope.underway:
             _end(scope, scope.key, result)
@@ -78,6 +76,22 @@ def patched_forward(
         finally:
             if scope is not None:
                 scope.end()
+
+
+def _suspended(watch: OwnCode, module: nn.Module, *, grad: bool) -> bool:
+    """Stop watching a caller's own code, which what a call runs is not; return whether its mode was on."""
+    if not grad and not _has_fast_path(module):
+        return False
+    thread.watch = None
+    return _torch_private.suspend_function_mode(watch)
+
+
+def _watch(functions: Wanted, scope: Scope, module: nn.Module) -> None:
+    """Watch the torch functions that a call's own code calls, but not where it is compiled."""
+    # What a compiled call runs would be traced with the mode that is on around it.
+    if not _compiled_inside(module):
+        thread.watch = FunctionWatch(scope.handle, functions, functools.partial(_function_member, scope, module))
+        _torch_private.push_function_mode(thread.watch)
 
 
 def _compiled(
@@ -98,19 +112,13 @@ def _role(
     if units is not None and units.handle is handle:
         return functools.partial(units.enter, name, forward)
     if outer is None or outer.handle is not handle:
-        plain = not grad or not handle.table.parents or thread.replays or (outer is not None and outer.inside)
-        if plain or name not in handle.roots:
-            return None  # outside the root, in a replay, or in a member of another plan
-        scope = Scope(handle, None)
-        scope.key = f"{name}#{scope.count(name)}"
-        return scope
+        return _outermost(name, handle, outer) if grad and handle.table.parents else None
     occurrence = outer.count(name)
     if outer.inside:
         return None
     key, table = f"{name}#{occurrence}", outer.table
     place = table.members.get(key)
     if place is not None and grad and _may_join(table, place):
-        run: Callable[[tuple[Any, ...], dict[str, Any]], Any]
         if place.offload == "saved":
             run = functools.partial(_moving, outer, forward, module, place)
         else:
@@ -118,9 +126,18 @@ def _role(
                 _member, outer, forward, ModuleState(module, place.buffers, unread=place.unread), key, place
             )
         return functools.partial(_ending, outer, key, run) if key in table.ends else run
-    if grad and table.unplanned.has(name, occurrence) and _can_record():
+    if grad and table.unplanned.has(name, occurrence) and _torch_private.runs_plain():
         return functools.partial(table.unplanned.run, forward, module)
     return Scope(handle, outer, key) if name in table.parents or key in table.ends else None
+
+
+def _outermost(name: str, handle: Handle, outer: Scope | None) -> Scope | None:
+    """Return the scope that a root's call opens; None outside of it, in a replay, or in a member of another plan."""
+    if thread.replays or (outer is not None and outer.inside) or name not in handle.roots:
+        return None
+    scope = Scope(handle, None)
+    scope.key = f"{name}#{scope.count(name)}"
+    return scope
 
 
 def _has_fast_path(module: nn.Module) -> bool:
@@ -140,19 +157,9 @@ def _compiled_inside(module: nn.Module) -> bool:
     return any(child is not None and _torch_private.is_compiled(child) for child in children)
 
 
-def _can_record() -> bool:
-    return (
-        not _torch_private.transforms_active()
-        and not _torch_private.foreign_checkpoint_active()
-        and not _torch_private.parametrizations_are_cached()  # in forward; a replay would compute them anew
-        and not _torch_private.is_tracing()
-        and not captures_graph()
-    )
-
-
 def _may_join(table: Table, place: Place) -> bool:
     """Whether a call may be recomputed now. Where a replay of its segment went wrong, it is kept."""
-    return _can_record() and (table.replayers is None or place.segment not in table.replayers.refused)
+    return _torch_private.runs_plain() and (table.replayers is None or place.segment not in table.replayers.refused)
 
 
 def _function_member(

@@ -23,6 +23,8 @@ Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 
 _NO_NODE = type(None)
 
+_WHOLE = (torch.nn.Parameter, Tensor)
+
 
 class Fills(Protocol):
     """Brings dropped tensors back: a frame.
@@ -123,6 +125,7 @@ class Slot:
             self.expected.take(value)
         return None
 
+    @_torch_private.never_compiled
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""
         if self.expected is not None and self.expected.stands:
@@ -151,11 +154,16 @@ class OwnedSlot:
         self._view: Any = None
         if tensor is owner:
             return
-        if reads_alike(tensor, owner) and _torch_private.local(owner) is owner:
-            self._view = (*_torch_private.geometry(tensor), tensor.storage_offset())
+        # As `reads_alike`, and as `local` for what is whole.
+        alike = (
+            tensor.dtype is owner.dtype and tensor.is_conj() is owner.is_conj() and tensor.is_neg() is owner.is_neg()
+        )
+        if alike and (type(owner) in _WHOLE or _torch_private.local(owner) is owner):
+            self._view = tensor.shape, tensor.stride(), tensor.storage_offset()  # what has a storage has strides
         else:
             self._view = tensor.detach()
 
+    @_torch_private.never_compiled
     def tensor(self) -> Tensor:
         """Return the saved tensor."""
         owner, view = self._owner, self._view

@@ -135,3 +135,8 @@ def _handed(stand_in: Detached | Shape | PassedOn, arguments: list[Tensor]) -> T
     if isinstance(stand_in, PassedOn):
         return tagged(arguments[stand_in.number], stand_in.tags)
     return stand_in.leaf()
+
+
+def name_in(what: str) -> str:
+    """Return the name of a module, or the name of the function or module that a key has."""
+    return what.rpartition("/")[2].partition("#")[0]

@@ -12,6 +12,7 @@ from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
+from .._found.spared import Inside
 from .._frames.table import Place, Replayers, Table
 from .._frames.unit import PlannedUnits, Wanted
 from .._frames.unplanned import UnplannedCalls
@@ -117,12 +118,15 @@ class _Targets:
         for position, key in enumerate(segment.calls):
             call, function = split_key(key)
             module = self.modules[name_of(call)]
-            buffers = None if changed is None else () if function or not changed else buffers_inside(module, changed)
+            buffers: Inside | None = ()
             if function:
                 self._refuse_function(segment, key)
                 self._look_for(call, function)
             else:
                 _refuse_module(key, module)
+                buffers = buffers_inside(module, changed) if changed else ()
+            if changed is None:
+                buffers = None
             place = Place(
                 segment=number,
                 position=position,

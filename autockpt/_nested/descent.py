@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -48,8 +49,11 @@ class Descent(Replay):
                 self.given[ref] = Detached(tensor, GIVEN)
         super()._keep(number, result)
 
-    def pack(self, tensor: Tensor) -> None:
-        """Count a saved tensor, and hold nothing of it."""
+    @staticmethod
+    @_torch_private.never_compiled
+    def _pack(replay: Callable[[], Any], tensor: Tensor) -> None:
+        """Count a saved tensor of a replay, and hold nothing of it."""
+        self: Descent = replay()  # while it runs, it is alive
         self._next += 1
         if self.call.end is not None and self._next > self.call.end:
             self._stop("saved more tensors than its forward did")

@@ -86,6 +86,7 @@ class _Sees(Plain):
 class _NotHeld:
     """Stands for a tensor that a replay saves but does not hold. The replay of an inner frame makes it again."""
 
+    @_torch_private.never_compiled
     def tensor(self) -> Tensor:
         raise ReplayError(TAKES_GRADIENT)
 

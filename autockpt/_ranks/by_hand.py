@@ -6,9 +6,9 @@ If one rank had other segments, collectives of different replays would meet: ran
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -71,7 +71,7 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
 
     try:
         if always or (put is not None and gathers(model, [segment.calls for segment in put.segments])):
-            ranks.agree(said, partial(_alike, ranks, own))
+            ranks.agree(said, functools.partial(_refuse_unlike, ranks, own))
         else:
             ranks.tell(said)
         if own is not None:
@@ -84,8 +84,8 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
     return put
 
 
-def _alike(ranks: Ranks, own: Exception | None, every: Sequence[Mapping[str, Any]]) -> None:
-    """Raise what is wrong with the plans of all ranks, the same on each; of this rank its `own` error."""
+def _refuse_unlike(ranks: Ranks, own: Exception | None, every: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what ranks have said of their plans if one has failed, or if they differ; `own` is this rank's error."""
     if left := left_of(ranks.members, every):
         raise left
     for rank, each in zip(ranks.members, every, strict=True):

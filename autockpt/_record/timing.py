@@ -98,11 +98,10 @@ def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Sec
     recorded_forward = recorded.at["forward_end", 0]
     roomy = True
     try:
-        stamps_seconds = STAMP_SECONDS * sum(kind in STAMPED for kind, _ in every)
         # On a device these are two runs: a stamped one must never wait for the host (`get_ahead`), a plain step may.
-        if device_of(step.device).runs_at_once and stamps_seconds <= CHEAP * recorded_forward:
+        if device_of(step.device).runs_at_once and _are_cheap(every, recorded_forward):
             at = fastest((*STAMPED, "backward_end"), retain=True)
-            if at is not None and stamps_seconds <= CHEAP * at["forward_end", 0]:  # the recorded one may have warmed up
+            if at is not None and _are_cheap(every, at["forward_end", 0]):  # the recorded one may have warmed up
                 return Seconds(at=at, ops=recorded.ops, plain_seconds=at.pop(("backward_end", 0)))
         # Calls are timed in runs without the mode that sees functions: it takes as long as a small function.
         at = fastest(STAMPED, OF_CALLS, retain=True)
@@ -115,10 +114,16 @@ def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Sec
     if roomy:
         with contextlib.suppress(torch.OutOfMemoryError):
             plain = fastest(PLAIN, retain=False)
-    slower = plain["forward_end", 0] / forward if plain and forward else 1.0
-    plain_seconds = plain["backward_end", 0] if plain else recorded.plain_seconds / recorded_forward * forward
+    if plain is None:
+        return Seconds(at=at, ops=recorded.ops, plain_seconds=recorded.plain_seconds / recorded_forward * forward)
+    slower = plain["forward_end", 0] / forward if forward else 1.0
     at = {place: each * slower for place, each in at.items()}
-    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain_seconds)
+    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain["backward_end", 0])
+
+
+def _are_cheap(places: Sequence[Place], forward_seconds: float) -> bool:
+    """Whether stamps at the places of a forward take a small share of its time."""
+    return STAMP_SECONDS * sum(kind in STAMPED for kind, _ in places) <= CHEAP * forward_seconds
 
 
 def _fastest(

@@ -39,6 +39,7 @@ from .frames import (
     parts,
     plain_torch_function,
     preserved_version,
+    runs_plain,
     set_grad_enabled,
     storage_key,
     tensor_without_storage,
@@ -51,6 +52,7 @@ from .frames import (
 from .gathering import gather, gather_bytes, given_to_unit, is_coming, is_here, let_go
 from .modes import (
     Hooks,
+    any_dispatch_mode,
     any_function_mode,
     dispatch_modes,
     end_modes,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 # Looked up once: frames read all of these between operators that have swept the caches.
-_C = torch._C
+_C, _cuda = torch._C, torch.cuda
 
 
 def _matmul_precision() -> str | None:
@@ -57,13 +57,16 @@ _CUDA_FLAGS: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
     _precision("cuda", "conv"),
     _precision("cuda", "rnn"),
 ]
-_READ_FLAGS = [read for read, _ in _FLAGS]
+_READ_FLAGS = [_C._get_float32_matmul_precision if read is _matmul_precision else read for read, _ in _FLAGS]
 
 
 def flags() -> list[Any]:
     """Return what decides which kernels run and in which precision, and whether subclasses have a say."""
-    found = [read() for read in _READ_FLAGS]
-    if torch.cuda.is_initialized():
+    try:
+        found = [read() for read in _READ_FLAGS]
+    except RuntimeError:  # see `_matmul_precision`
+        found = [read() for read, _ in _FLAGS]
+    if _cuda._initialized and _cuda.is_initialized():  # the first alone is no call
         found += [read() for read, _ in _CUDA_FLAGS]
     return found
 

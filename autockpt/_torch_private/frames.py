@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .modes import outer_hooks
+from .streams import captures_graph
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Tensor)
@@ -22,6 +23,7 @@ T = TypeVar("T", bound=Tensor)
 # Frames call what is below between operators that have swept the caches, where every attribute on the way to a function
 # is read from memory. So each is looked up once, here.
 _C, _autograd, _functorch = torch._C, torch._C._autograd, torch._C._functorch
+_parametrize = torch.nn.utils.parametrize
 
 set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
 """Switch gradients on or off in this thread (the context manager costs five times as much)."""
@@ -41,7 +43,7 @@ def never_compiled(function: F) -> F:
 def foreign_checkpoint_active() -> bool:
     """Whether a region of `torch.utils.checkpoint` is recording or recomputing in this thread, innermost."""
     hooks = outer_hooks()
-    return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
+    return hooks is not None and getattr(hooks[0], "__module__", None) == _CHECKPOINT
 
 
 def transforms_active() -> bool:
@@ -51,6 +53,25 @@ def transforms_active() -> bool:
         or _functorch.maybe_current_level() is not None
         or forward_ad._current_level >= 0
     )
+
+
+def runs_plain() -> bool:
+    """Whether nothing is on that makes of a forward something that cannot run again by itself.
+
+    Frames ask this of every call. So what the functions here say one by one is said without calling them.
+    """
+    return (
+        _autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+        and _functorch.maybe_current_level() is None
+        and forward_ad._current_level < 0
+        and _C._get_tracing_state() is None
+        and _parametrize._cache_enabled <= 0  # a replay would compute them anew
+        and not captures_graph()
+        and ((hooks := outer_hooks()) is None or getattr(hooks[0], "__module__", None) != _CHECKPOINT)
+    )
+
+
+_CHECKPOINT = "torch.utils.checkpoint"
 
 
 any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled
@@ -173,7 +194,7 @@ def is_tracing() -> bool:
 
 def parametrizations_are_cached() -> bool:
     """Whether `torch.nn.utils.parametrize.cached` is on, which knows modules by their addresses."""
-    return torch.nn.utils.parametrize._cache_enabled > 0
+    return _parametrize._cache_enabled > 0
 
 
 def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:

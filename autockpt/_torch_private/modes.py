@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,10 +28,8 @@ pop_function_mode: Callable[[], Any] = _C._pop_torch_function_stack
 """Take the innermost torch function mode away."""
 
 
-def outer_hooks() -> Hooks | None:
-    """Return the innermost saved-tensors hooks, None if there are none."""
-    hooks: Hooks | None = _autograd._top_saved_tensors_default_hooks(True)
-    return hooks
+outer_hooks: Callable[[], Hooks | None] = functools.partial(_autograd._top_saved_tensors_default_hooks, True)
+"""Return the innermost saved-tensors hooks, None if there are none."""
 
 
 def suspend_function_mode(mode: object) -> bool:
@@ -44,6 +43,10 @@ def suspend_function_mode(mode: object) -> bool:
 
 any_function_mode: Callable[[], int] = _C._len_torch_function_stack
 """How many torch function modes are on in this thread."""
+
+
+any_dispatch_mode: Callable[[], int] = _C._len_torch_dispatch_stack
+"""How many modes that see every operator are on in this thread."""
 
 
 def function_modes() -> list[Any]:

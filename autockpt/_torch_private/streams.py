@@ -6,17 +6,25 @@ from typing import TypeAlias
 
 import torch
 
+# Frames ask in every call. A process without CUDA is told by an attribute, without a call.
+_cuda = torch.cuda
+
 StreamNumbers: TypeAlias = tuple[int, int, int]
 """A stream as torch takes it apart: its own number, that of its device, and that of the device's kind."""
 
 
 def captures_graph() -> bool:
     """Whether a CUDA graph is being captured in the current stream."""
-    return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
+    return _cuda._initialized and _cuda.is_initialized() and bool(_cuda.is_current_stream_capturing())
 
 
-def current_stream() -> StreamNumbers:
-    """Return the current stream of the current CUDA device: torch's object for it costs ten times as much."""
+def current_stream() -> StreamNumbers | None:
+    """Return the current stream of the current CUDA device: torch's object for it costs ten times as much.
+
+    None where CUDA is not in use.
+    """
+    if not _cuda._initialized or not _cuda.is_initialized():
+        return None
     found: StreamNumbers = torch._C._cuda_getCurrentStream(torch._C._cuda_getDevice())
     return found
 

@@ -36,7 +36,7 @@ from .known import LoopState, Ready
 from .lessons import Lessons
 from .plans import Plans
 from .request import Request
-from .step import StepUnderWay
+from .step import StepUnderWay, is_watched_elsewhere
 from .surprises import Surprises
 from .way import Installed, ObservedStep, Way
 from .ways import Ways
@@ -121,9 +121,7 @@ class Governor:
             return step.way.call(begins)  # the model calls itself
         if self._acting.idle:
             return self._installed.forward(begins)
-        if step is not None and step.way.watches and not step.is_here() and step.is_alive():
-            return self._ways.spilled(begins).forward(begins)
-        if self._acting.pipeline.asks_for_shapes(roots(model).values(), root):
+        if is_watched_elsewhere(step) or self._acting.pipeline.asks_for_shapes(roots(model).values(), root):
             return self._ways.spilled(begins).forward(begins)
         batch = begins.batch(numbers=self._plans.history.numbers)
         if evaluates and not self._evaluations.trains(batch, step):

@@ -191,3 +191,8 @@ class StepUnderWay:
         """
         self._pauses += self.ends_here()
         return self._pauses <= MOST_FORWARDS and not torch.is_grad_enabled() and self.is_alive()
+
+
+def is_watched_elsewhere(step: StepUnderWay | None) -> bool:
+    """Whether a step is under way that another thread watches."""
+    return step is not None and step.way.watches and not step.is_here() and step.is_alive()

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
 
 from autockpt import Plan, Segment
-from tests.doors import Frame, Generator, States, frames_recording, install, needed, set_states, states_of
+from tests.doors import (
+    NUMPY,
+    PYTHON,
+    Frame,
+    Generator,
+    States,
+    frames_recording,
+    install,
+    needed,
+    set_states,
+    states_of,
+)
 from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, batch, summed
 from tests.toys.chains import InTurn
@@ -164,3 +178,43 @@ def test_a_kept_unit_may_draw_from_a_generator_that_it_is_given() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(makes() for _ in range(3)))
     assert_same(model, Plan(segments=(Segment(calls=("1.inner#0",), keep=("1.inner.unit#0",)),)), summed)
+
+
+OF_NUMPY: Any = numpy.random  # whose types leave out some of what it has
+
+
+@pytest.fixture
+def host_generators() -> Iterator[None]:
+    """Leave Python's generator and numpy's as they were."""
+    python, bits, state = random.getstate(), OF_NUMPY.get_bit_generator(), numpy.random.get_state()
+    yield
+    random.setstate(python)
+    OF_NUMPY.set_bit_generator(bits)
+    numpy.random.set_state(state)
+
+
+@pytest.mark.usefixtures("host_generators")
+@pytest.mark.parametrize("draw", [numpy.random.random, numpy.random.normal, lambda: numpy.random.bytes(1)])
+@pytest.mark.parametrize("bits", [numpy.random.MT19937, numpy.random.PCG64, numpy.random.Philox])
+def test_the_state_of_numpys_generator_is_all_of_it(bits: Callable[[int], Any], draw: Callable[[], object]) -> None:
+    """A second normal number waits from the first on, and is drawn without a new word."""
+    OF_NUMPY.set_bit_generator(bits(0))
+    states: list[Any] = []
+    drawn: list[object] = []
+    for _ in range(4):
+        states.append(NUMPY.read())
+        drawn.append(draw())
+    assert all(one != other for one, other in pairwise(states))
+    for state, number in [*zip(states, drawn, strict=True)][::-1]:
+        NUMPY.write(state)
+        NUMPY.write(state)
+        assert NUMPY.read() == state
+        assert draw() == number
+
+
+@pytest.mark.usefixtures("host_generators")
+def test_the_state_of_pythons_generator_is_all_of_it() -> None:
+    state, drawn = PYTHON.read(), random.gauss(0.0, 1.0)
+    assert PYTHON.read() != state
+    PYTHON.write(state)
+    assert PYTHON.read() == state and random.gauss(0.0, 1.0) == drawn

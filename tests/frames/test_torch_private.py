@@ -66,8 +66,10 @@ def test_a_region_of_torch_checkpoint_is_seen_in_forward_and_in_its_recomputatio
 
     def region(x: Tensor) -> Tensor:
         seen.append(torch_private.foreign_checkpoint_active())
+        assert not torch_private.runs_plain()
         with saved_tensors_hooks(same, same):
             seen.append(torch_private.foreign_checkpoint_active())
+            assert torch_private.runs_plain()
         return x.exp().sin()
 
     checkpoint(region, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
@@ -100,6 +102,7 @@ def test_transforms_and_disabled_hooks_are_seen() -> None:
 
     def function(x: Tensor) -> Tensor:
         seen.append(torch_private.transforms_active())
+        assert seen[-1] is not torch_private.runs_plain()
         return x.sum()
 
     x = torch.ones(3)
@@ -291,11 +294,12 @@ def test_what_is_traced_and_what_is_cached_is_known() -> None:
 
     def traced(x: torch.Tensor) -> torch.Tensor:
         seen.append(torch_private.is_tracing())
+        assert seen[-1] is not torch_private.runs_plain()
         return x
 
     torch.jit.trace(traced, torch.ones(1))
     with torch.nn.utils.parametrize.cached():
-        assert torch_private.parametrizations_are_cached()
+        assert torch_private.parametrizations_are_cached() and not torch_private.runs_plain()
     assert seen[0] and not torch_private.is_tracing() and not torch_private.parametrizations_are_cached()
 
 
@@ -309,16 +313,22 @@ def test_the_generator_behind_a_device() -> None:
 
 def test_no_graph_is_captured() -> None:
     assert not torch_private.captures_graph()
+    assert torch_private.runs_plain()
+
+
+@pytest.mark.skipif(torch.cuda.is_initialized(), reason="CUDA is in use")
+def test_without_cuda_there_is_no_stream() -> None:
+    assert torch_private.current_stream() is None
 
 
 @pytest.mark.gpu
 def test_the_current_stream_is_told_by_its_numbers() -> None:
     torch.zeros(1, device="cuda")
     outside = torch_private.current_stream()
-    assert torch_private.stream_of(outside) == torch.cuda.current_stream()
+    assert outside is not None and torch_private.stream_of(outside) == torch.cuda.current_stream()
     with torch.cuda.stream(torch.cuda.Stream()):
         inside = torch_private.current_stream()
-        assert inside != outside
+        assert inside is not None and inside != outside
         assert torch_private.stream_of(inside) == torch.cuda.current_stream()
 
 

@@ -9,7 +9,7 @@ a row         its runs in parts, as `offers` has them; each also with the inner 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..._cuts.offers import offers
 from ..._index.profile_index import Index, Members
@@ -126,21 +126,20 @@ class Insides:
         best: Inners = ()
         least = _high_bytes(whole), 0.0
         for runs in _choices(row):
-            own = (child for child in row if not any(child in run for run in runs))
-            inner = tuple(
-                sorted(
-                    [
-                        *(Inner(run, (0,) * len(run), tuple(n for m in run for n in deeper[m])) for run in runs),
-                        *(each for child in own for each in deeper[child]),
-                    ]
-                )
-            )
+            inner = _replays(row, runs, deeper)
             if not inner or not all(_is_able(index, each) for each in inner):
                 continue
             found = in_parts(index, (call,), (0,), inner, self._known)
             if found is not None and (worth := (_high_bytes(found), found.segment.recompute_seconds)) < least:
                 best, least = inner, worth
         return best
+
+
+def _replays(row: Sequence[int], runs: Sequence[Members], deeper: Mapping[int, Inners]) -> Inners:
+    """Return the inner replays of siblings: one of each run, and of all others those inside them (`deeper`)."""
+    own = (child for child in row if not any(child in run for run in runs))
+    of_runs = (Inner(run, (0,) * len(run), tuple(n for m in run for n in deeper[m])) for run in runs)
+    return tuple(sorted([*of_runs, *(each for child in own for each in deeper[child])]))
 
 
 def is_inside(index: Index, child: int, call: int) -> bool:
