@@ -8,19 +8,19 @@ Their hooks run around what a member is, so that no replay runs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
 
 from .. import _torch_private
 from .._found.around import Undo, take_back
-from .._found.held import Ref, leaf_of, tags_of
+from .._found.held import leaf_of, tags_of
 from .frame import MemberCall
 
 
 def run_here(run: Callable[[MemberCall, Undo], Any], call: MemberCall, undo: Undo) -> Any:
-    """Run a call of a replay with its parameters here; return its result.
+    """Run the call of a unit in a replay, with its parameters here; return its result.
 
     What was away is gathered, and let go of afterwards; but what its unit has asked for already, as of the one whose
     backward is next, which stays.
@@ -30,8 +30,6 @@ def run_here(run: Callable[[MemberCall, Undo], Any], call: MemberCall, undo: Und
         call: the call.
         undo: how the replay is undone.
     """
-    if call.unit is None:
-        return run(call, undo)
     own: Undo = []
     brought = _torch_private.gather(call.unit)
     try:
@@ -46,12 +44,9 @@ def run_here(run: Callable[[MemberCall, Undo], Any], call: MemberCall, undo: Und
                 _torch_private.let_go(call.unit)
 
 
-def given_to(call: MemberCall, find: Callable[[Ref], Tensor]) -> list[Tensor]:
-    """Return the tensors that a call of a replay is given; those that units are given begin a graph, as in forward."""
-    values = [find(ref) for ref in call.refs]
-    if call.unit is None:
-        return values
-    return [each if each.grad_fn is None else _leaf(each) for each in values]
+def given_to(given: Iterable[Tensor]) -> list[Tensor]:
+    """Return what a unit is given in a replay: tensors that begin a graph, as in forward."""
+    return [each if each.grad_fn is None else _leaf(each) for each in given]
 
 
 def _leaf(tensor: Tensor) -> Tensor:

@@ -118,8 +118,8 @@ class Replay:
                 torch.set_autocast_cache_enabled(False)
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
-                self.call = call
-                self._keep(number, run_here(self._run, call, undo))  # no variable: it would hold the result on
+                self.call = call  # and no variable for its result: that would hold it through the next call
+                self._keep(number, self._run(call, undo) if call.unit is None else run_here(self._run, call, undo))
                 if self._stopped:
                     break
         except Exception as error:
@@ -161,7 +161,7 @@ class Replay:
 
     def _run(self, call: MemberCall, undo: Undo) -> Any:
         """Run the current call and return its result; None if the replay ended inside that call."""
-        values = decode(call.arguments, given_to(call, self._find))
+        values = decode(call.arguments, (list if call.unit is None else given_to)(map(self._find, call.refs)))
         n_args = len(values) - len(call.keywords)
         args = tuple(values[:n_args])
         kwargs = dict(zip(call.keywords, values[n_args:], strict=True)) if call.keywords else {}
@@ -253,9 +253,8 @@ class Replay:
 
     def hint(self) -> str:
         """Say which units were skipped: code that reads their results fails, in one way or another."""
-        return (
-            f" The plan skips {', '.join(self._hollow[:6])}: nothing in the replay may need it." if self._hollow else ""
-        )
+        skipped = ", ".join(self._hollow[:6])
+        return f" The plan skips {skipped}: nothing in the replay may need it." if skipped else ""
 
     def _find(self, ref: Ref) -> Tensor:
         """Return an argument. Each tensor of the boundary becomes a leaf once, so that the replay has one graph."""
