@@ -102,13 +102,8 @@ def _check_sizes(step: StepRecord) -> None:
 
 
 def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
-    """Yield all columns, each with what it is of and its name; those of one table have one length."""
-    tables = {"functions": step.functions, "operators": step.ops}
-    for what, table in (tables | {"tensors": step.tensors, "saves": step.saves}).items():
-        columns = [(what, name, getattr(table, name)) for name in table.__struct_fields__]
-        if len({len(column) for *_, column in columns}) != 1:
-            raise InvalidFile(f"the columns of {what} differ in length")
-        yield from columns
+    """Yield all columns, each with what it is of and its name."""
+    yield from _columns_of_tables(step)
     arguments = [*chain.from_iterable(call.arguments for call in step.calls), *chain(*step.functions.arguments)]
     for what, rows, names in (
         ("arguments", arguments, ("tensor", "sources", "functions")),
@@ -125,6 +120,16 @@ def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
         yield "the copies", "tensor", [*summed, *step.copies.tensors]
     for each in step.refusals:
         yield "refusals", OF_REFUSALS.get(each.what, "function"), [each.index]
+
+
+def _columns_of_tables(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
+    """Yield the columns of tables; those of one table have one length."""
+    tables = {"functions": step.functions, "operators": step.ops}
+    for what, table in (tables | {"tensors": step.tensors, "saves": step.saves}).items():
+        columns = [(what, name, getattr(table, name)) for name in table.__struct_fields__]
+        if len({len(column) for *_, column in columns}) != 1:
+            raise InvalidFile(f"the columns of {what} differ in length")
+        yield from columns
 
 
 def _check_tree(step: StepRecord) -> None:

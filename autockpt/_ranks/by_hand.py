@@ -51,9 +51,7 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
         NotApplicable: ranks have different plans, or one has failed or does not answer; raised on all ranks.
         Exception: whatever `put_on` raises on this rank.
     """
-    always = speaks(model)
-    asks = (always or units(model)) and private.group_backend() != private.FAKE  # a fake group has no other ranks
-    ranks: Ranks = ranks_of(model) if asks else One()
+    ranks, always = _concerned(model)
     if len(ranks.members) == 1:
         return put_on()
     own: Exception | None = None
@@ -82,6 +80,13 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
         raise
     assert put is not None
     return put
+
+
+def _concerned(model: nn.Module) -> tuple[Ranks, bool]:
+    """Return the ranks that a plan on a model may concern, and whether every plan does, not only one that gathers."""
+    always = speaks(model)
+    asks = (always or units(model)) and private.group_backend() != private.FAKE  # a fake group has no other ranks
+    return (ranks_of(model) if asks else One()), always
 
 
 def _refuse_unlike(ranks: Ranks, own: Exception | None, every: Sequence[Mapping[str, Any]]) -> None:
