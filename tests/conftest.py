@@ -1,4 +1,4 @@
-"""What every test shares. Needs no torch: tests/solvers runs without it."""
+"""What every test shares. Needs no torch: tests/solvers and tests/dataflow run without it."""
 
 from __future__ import annotations
 

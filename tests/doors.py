@@ -55,6 +55,7 @@ from autockpt._data.tables import (
     Static,
     TensorTable,
 )
+from autockpt._dataflow.min_cut import hull
 from autockpt._fit import fit as fit_room
 from autockpt._fit.fit import Fit, largest
 from autockpt._fit.fit import fit as fit_devices

@@ -1,6 +1,6 @@
 """Which room of the library imports which: arrows run one way, whether at module level, in functions, or for types.
 
-            solvers ◀───────────────────────── choose ◀─┐
+            solvers ◀── dataflow ◀──────────── choose ◀─┐
                          data ◀─┤                    train ◀── check ◀── show ◀── cli
     torch_private ◀── device ◀── watch ◀───────────── record ◀─┤
                       stash ◀── frames ◀── compare ◀── install ◀─┘      nested lies between frames and install
@@ -40,6 +40,7 @@ BELOW_TRAIN = {
     "_link",
     "_index",
     "_cuts",
+    "_dataflow",
     "_replays",
     "_choose",
     "_found",
@@ -79,8 +80,9 @@ LEFT_OF = {
     "_link": {"_data", "solvers"},
     "_index": {"_data"},
     "_cuts": set(),
+    "_dataflow": {"solvers"},
     "_replays": {"_data", "_link", "_index"},
-    "_choose": {"_data", "_link", "_index", "_cuts", "_replays", "solvers"},
+    "_choose": {"_data", "_link", "_index", "_cuts", "_dataflow", "_replays", "solvers"},
     "_fit": {"_data", "_index", "solvers", "_replays", "_choose"},
     "_found": {"_data", "_torch_private", "_device", "_calls"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash", "_found"},
@@ -120,10 +122,13 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
+HANDED_OUT = {"solvers/__init__.py": "_dataflow"}
+"""A room whose public names another one hands out: it is named there for type checkers, and loaded by who asks."""
+
 THROUGH_WATCH = {"_tables"}
 """Rooms that import no torch, and load it since `_watch` does, whose data they read."""
 
-WITHOUT_TORCH = {"_data", "solvers", "_link", "_index", "_cuts", "_replays", "_choose"}
+WITHOUT_TORCH = {"_data", "solvers", "_link", "_index", "_cuts", "_dataflow", "_replays", "_choose"}
 WITH_TORCH = BELOW_TRAIN - WITHOUT_TORCH - THROUGH_WATCH | {"_train", "_check", "_world"}
 """Rooms that may import torch at module level."""
 
@@ -205,9 +210,21 @@ def test_arrows_run_one_way() -> None:
     against = {
         (each.file, to)
         for each in imports()
-        if (to := imported(each.name)) is not None and to not in {each.room, *LEFT_OF[each.room], *LEAVES}
+        if (to := imported(each.name)) is not None
+        and to not in {each.room, *LEFT_OF[each.room], *LEAVES}
+        and (each.where != "types" or HANDED_OUT.get(each.file) != to)
     }
     assert sorted(against) == [], "these run against the arrows"
+
+
+@pytest.mark.parametrize("room", sorted({file.partition("/")[0] for file in HANDED_OUT}))
+def test_what_a_room_hands_out_is_not_loaded_with_it(room: str) -> None:
+    """All its files together load no other room, but those that its arrows lead to."""
+    modules = [file.removesuffix(".py").replace("/", ".") for file in trees() if file.startswith(f"{room}/")]
+    code = f"import sys, autockpt.{', autockpt.'.join(modules)}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("autockpt.")}
+    assert rooms <= {room, *LEFT_OF[room]}
 
 
 def test_leaves_import_nothing_but_one_another() -> None:

@@ -110,7 +110,7 @@ def test_the_tests_of_the_solvers_pass_where_there_is_no_torch(bare: Path, tmp_p
     # All are imported; those that search long have no more to say about torch than the rest.
     quick = "test_judge or test_registry or test_units or test_blocks"
     options = ["-q", "-p", "no:cacheprovider", "-k", quick]
-    _run(bare / "bin" / "python", "-m", "pytest", *options, "tests/solvers", cwd=tmp_path)
+    _run(bare / "bin" / "python", "-m", "pytest", *options, "tests/solvers", "tests/dataflow", cwd=tmp_path)
 
 
 def _link(name: str, packages: Path) -> None:

@@ -129,7 +129,8 @@ def test_type_checkers_are_told_the_names_that_are_found(package: ModuleType) ->
     assert package.__file__ is not None
     tree = ast.parse(Path(package.__file__).read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    told = {node.module: node.names for node in block.body if isinstance(node, ast.ImportFrom) and node.level == 1}
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom) and node.level]
+    told = {"." * (node.level - 1) + (node.module or ""): node.names for node in imports}
     assert len(told) == len(block.body)
     assert {module: tuple(alias.name for alias in aliases) for module, aliases in told.items()} == package._HOME
     assert all(alias.name == alias.asname for aliases in told.values() for alias in aliases)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import bisect
 import math
 
+from .._dataflow.bound import Lives, peak_bound
+from .._dataflow.dataflow import Dataflow, Item, Unit
 from .._index.profile_index import Index
-from ..solvers.bound import Lives, peak_bound
-from ..solvers.dataflow import Dataflow, Item, Unit
 from .candidates.problem import base_steps
 
 BOUND_SECONDS = 1.0

@@ -14,8 +14,8 @@ from torch import nn
 import autockpt
 from autockpt.solvers import Dataflow, Item, Unit
 from benchmarks.saved_bytes.bound import saved_bound, saved_dataflow
-from tests.solvers.flows import dataflows, every_choice, undominated
-from tests.solvers.test_bound import TOLERANCE, row_of_pairs
+from tests.dataflow.flows import dataflows, every_choice, undominated
+from tests.dataflow.test_bound import TOLERANCE, row_of_pairs
 
 
 def cheapest_within(points: list[tuple[int, float]], held_bytes: float) -> float:

@@ -13,9 +13,9 @@ from torch import nn
 import autockpt
 from autockpt import Profile
 from autockpt.solvers import simulate
+from tests.dataflow.test_bound import cheapest_schedule
 from tests.doors import ProfileIndex, find_candidates, lay_out, least_seconds
 from tests.handmade import chain_profile
-from tests.solvers.test_bound import cheapest_schedule
 
 
 @functools.lru_cache

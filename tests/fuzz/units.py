@@ -8,7 +8,7 @@ from collections.abc import Collection
 import msgspec
 
 from autockpt import Profile, Segment
-from autockpt.solvers.dataflow import Dataflow
+from autockpt.solvers import Dataflow
 from tests.doors import ProfileIndex, replay_of, state_flow
 from tests.hosts import IDLE_HOST
 

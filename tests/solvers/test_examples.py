@@ -8,16 +8,11 @@ from autockpt.solvers import (
     Addition,
     Call,
     Candidate,
-    Dataflow,
     Hold,
-    Item,
-    Lives,
     Problem,
     Save,
     Step,
     Tensor,
-    Unit,
-    peak_bound,
     simulate,
     solve,
 )
@@ -25,7 +20,6 @@ from autockpt.solvers.articulation import articulation_plans
 from autockpt.solvers.chain import Chain
 from autockpt.solvers.columns import Columns
 from autockpt.solvers.judge import Judge
-from autockpt.solvers.min_cut import hull
 from autockpt.solvers.model import Model, Question
 
 
@@ -92,25 +86,3 @@ def test_articulation() -> None:
     _, grown, *_ = articulation_plans(Judge(problem), 6)
     assert grown == (0,)
     assert simulate(problem, grown).peak_bytes == 6
-
-
-FLOW = Dataflow(
-    units=(
-        Unit(name="fc", seconds=4.0, reads=(0,), makes=(1,)),
-        Unit(name="gelu", seconds=1.0, reads=(1,), makes=(2,)),
-    ),
-    items=(Item(bytes=2, saved=True), Item(bytes=8, saved=True), Item(bytes=8, saved=True)),
-)
-
-
-def test_min_cut() -> None:
-    choices = [FLOW.decisions(units) for units in hull(FLOW)]
-    assert [(each.held_bytes, each.recompute_seconds) for each in choices] == [(18, 0.0), (10, 1.0), (2, 5.0)]
-
-
-@pytest.mark.parametrize(("room_bytes", "seconds"), [(16, 0.0), (10, 0.75), (4, 3.0), (0, 5.0)])
-def test_bound(room_bytes: int, seconds: float) -> None:
-    outside = Item(bytes=2, saved=True, free=True)
-    flow = Dataflow(units=FLOW.units, items=(outside, *FLOW.items[1:]))
-    lives = Lives(base_bytes=(0, 100, 0), run_step=(0, 0), free_step=(1, 1, 1), read_steps=((2,), (2,), (2,)))
-    assert peak_bound(flow, lives, 100 + room_bytes).seconds == pytest.approx(seconds)

@@ -27,11 +27,11 @@ from autockpt.solvers import (
 )
 from autockpt.solvers.instant import Instants
 from autockpt.solvers.judge import Judge
+from tests.dataflow.test_bound import TOLERANCE, cheapest_schedule, models
 
 from .exhaustive import optimum, outcome
 from .strategies import problems_and_budgets
 from .synthetic import transformer
-from .test_bound import TOLERANCE, cheapest_schedule, models
 
 PLENTY = 60.0
 

@@ -15,7 +15,6 @@ from autockpt.solvers import (
     Addition,
     Call,
     Candidate,
-    Dataflow,
     Hold,
     Infeasible,
     Problem,
@@ -23,7 +22,6 @@ from autockpt.solvers import (
     Step,
     Tensor,
     least_peak,
-    make_menu,
     simulate,
     solve,
     sweep,
@@ -104,10 +102,6 @@ def test_one_call(name: str) -> None:
     with pytest.raises(Infeasible) as caught:
         solve(problem, 2, solver=name)
     assert caught.value.minimum_bytes == 3
-
-
-def test_an_empty_menu() -> None:
-    assert make_menu(Dataflow(units=(), items=())) == ()
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..._dataflow.dataflow import Dataflow, Item, Unit
+from ..._dataflow.menu import make_menu
 from ..._index.profile_index import Index, Members
 from ..._replays.effects import PlannedReplay, replay_of
-from ...solvers.dataflow import Dataflow, Item, Unit
 from ...solvers.deadline import NEVER, Deadline
-from ...solvers.menu import make_menu
 
 MOST_FUNCTIONS = 400
 """A call with more functions is no block, and its menu would take too long."""

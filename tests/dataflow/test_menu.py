@@ -3,9 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autockpt.solvers.dataflow import Dataflow, Item, Unit
-from autockpt.solvers.menu import make_menu
-from autockpt.solvers.min_cut import hull
+from autockpt.solvers import Dataflow, Item, Unit, make_menu
+from tests.doors import hull
 
 from .flows import dataflows, every_choice, undominated
 
@@ -78,4 +77,8 @@ def test_a_block_of_many_units_has_a_menu() -> None:
 def test_a_dataflow_with_nothing_to_gain_has_an_empty_menu() -> None:
     flow = Dataflow(units=(Unit(name="a", seconds=1.0, reads=(0,)),), items=(Item(bytes=4, saved=True),))
     assert make_menu(flow) == ()
+    assert make_menu(Dataflow(units=(), items=())) == ()
+
+
+def test_an_empty_menu() -> None:
     assert make_menu(Dataflow(units=(), items=())) == ()

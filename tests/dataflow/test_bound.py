@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autockpt.solvers import InvalidProblem
-from autockpt.solvers.bound import Lives, peak_bound
-from autockpt.solvers.dataflow import Dataflow, Item, Unit
+from autockpt.solvers import Dataflow, InvalidProblem, Item, Lives, Unit, peak_bound
 
 TOLERANCE = 1e-9
 

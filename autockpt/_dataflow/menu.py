@@ -13,8 +13,8 @@ Ways between two corners are left out: a model has several blocks, and a mix of 
 
 from __future__ import annotations
 
+from ..solvers.deadline import NEVER, Deadline
 from .dataflow import Dataflow, Decisions
-from .deadline import NEVER, Deadline
 from .min_cut import hull
 
 
@@ -30,8 +30,7 @@ def make_menu(flow: Dataflow, *, kept_seconds: float = 0.0, deadline: Deadline =
         Ways, none better in both bytes and seconds; none where nothing is better than the plain block.
 
     Example:
-        >>> from autockpt.solvers.dataflow import Dataflow, Item, Unit
-        >>> from autockpt.solvers.menu import make_menu
+        >>> from autockpt.solvers import Dataflow, Item, Unit, make_menu
         >>> flow = Dataflow(
         ...     units=(
         ...         Unit(name="fc", seconds=4.0, reads=(0,), makes=(1,)),

@@ -46,11 +46,11 @@ from typing import Any
 
 import numpy as np
 
-from . import highs
+from ..solvers import highs
+from ..solvers.deadline import Deadline
+from ..solvers.errors import BackendError, InvalidProblem
+from ..solvers.judge import Floats, peaks
 from .dataflow import Dataflow
-from .deadline import Deadline
-from .errors import BackendError, InvalidProblem
-from .judge import Floats, peaks
 
 SECONDS = 10.0
 

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
-from .errors import InvalidProblem
+from ..solvers.errors import InvalidProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Dataflow:
         InvalidProblem: an index, a size or a time makes no sense, or an item is read before it is made.
 
     Example:
-        >>> from autockpt.solvers.dataflow import Dataflow, Item, Unit
+        >>> from autockpt.solvers import Dataflow, Item, Unit
         >>> flow = Dataflow(
         ...     units=(
         ...         Unit(name="fc", seconds=4.0, reads=(0,), makes=(1,)),

@@ -30,8 +30,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..solvers.deadline import NEVER, Deadline
 from .dataflow import Dataflow
-from .deadline import NEVER, Deadline
 
 TICKS = 10**15  # parts of a second in which times are counted
 

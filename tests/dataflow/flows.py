@@ -7,8 +7,7 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from autockpt.solvers import InvalidProblem
-from autockpt.solvers.dataflow import Dataflow, Decisions, Item, Unit
+from autockpt.solvers import Dataflow, Decisions, InvalidProblem, Item, Unit
 
 
 @st.composite

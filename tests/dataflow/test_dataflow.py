@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autockpt.solvers import InvalidProblem
-from autockpt.solvers.dataflow import Dataflow, Item, Unit
+from autockpt.solvers import Dataflow, InvalidProblem, Item, Unit
 
 from .flows import dataflows, every_choice
 
