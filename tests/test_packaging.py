@@ -108,7 +108,7 @@ def test_the_tests_of_the_solvers_pass_where_there_is_no_torch(bare: Path, tmp_p
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     # All are imported; those that search long have no more to say about torch than the rest.
-    quick = "test_judge or test_registry or test_units or test_blocks"
+    quick = "test_judge or test_registry or test_units or test_blocks or test_dataflow or test_examples_in_docstrings"
     options = ["-q", "-p", "no:cacheprovider", "-k", quick]
     _run(bare / "bin" / "python", "-m", "pytest", *options, "tests/solvers", "tests/dataflow", cwd=tmp_path)
 

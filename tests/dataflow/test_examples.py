@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
+import sys
+from types import FunctionType
+
 import pytest
 
-from autockpt.solvers import Dataflow, Item, Lives, Unit, peak_bound
+from autockpt.solvers import Dataflow, Item, Lives, Unit, make_menu, peak_bound
 from tests.doors import hull
 
 FLOW = Dataflow(
@@ -27,3 +31,8 @@ def test_bound(room_bytes: int, seconds: float) -> None:
     flow = Dataflow(units=FLOW.units, items=(outside, *FLOW.items[1:]))
     lives = Lives(base_bytes=(0, 100, 0), run_step=(0, 0), free_step=(1, 1, 1), read_steps=((2,), (2,), (2,)))
     assert peak_bound(flow, lives, 100 + room_bytes).seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("public", [Dataflow, make_menu, hull, peak_bound], ids=lambda each: each.__name__)
+def test_examples_in_docstrings_run(public: type | FunctionType) -> None:
+    assert doctest.testmod(sys.modules[public.__module__]).failed == 0
