@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import autockpt
 from tests.doors import governor_of
 
-from .models import WORDS, Block, bits, standing_bytes, tokens, told
+from .models import WORDS, Block, Shared, bits, standing_bytes, tokens, told
 
 STEPS = 6
 SCHEDULES: dict[str, Any] = {
@@ -57,10 +57,11 @@ class Parts(nn.Module):
         self.stages = nn.ModuleList(Stage(rank + 2 * number, 2 * several) for number in range(several))
 
 
-def _stages(model: Parts, rank: int) -> list[Any]:
+def _stages(model: Parts, rank: int, group: Any = None) -> list[Any]:
     every, device = 2 * len(model.stages), torch.device("cpu")
     return [
-        pipelining.PipelineStage(each, rank + 2 * number, every, device) for number, each in enumerate(model.stages)
+        pipelining.PipelineStage(each, rank + 2 * number, every, device, group=group)
+        for number, each in enumerate(model.stages)
     ]
 
 
@@ -73,14 +74,27 @@ def _standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, stages: 
     return standing_bytes(model, optimizer, [*given, *made])
 
 
-def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int = 16, **pins: Any) -> Any:
-    """Train a rank's stages; return what each step made, where it stood and how high it went, and its plans."""
-    several = SEVERAL.get(schedule, 1)
+def trained(
+    place: tuple[int, int], schedule: str, parts: int, budget: int | None, mesh: Any = None, **pins: Any
+) -> Any:
+    """Train a rank's stages; return what each step made, where it stood and how high it went, and its plans.
+
+    Args:
+        place: which rank of the pipeline it is, and which of those that have its stages.
+        schedule: of `SCHEDULES`.
+        parts: microbatches in a step.
+        budget: of this rank; None for the plain training.
+        mesh: of pipelines and of the ranks that share each stage by FSDP2; None where a stage is on one rank.
+        pins: for `apply`.
+    """
+    (rank, copy), several = place, SEVERAL.get(schedule, 1)
     model = Parts(rank, several)
     applied: Any = [*model.stages]
     if budget is not None:
         autockpt.apply(applied if several > 1 else applied[0], budget, **pins)
-    stages = _stages(model, rank)
+    for each in applied if mesh is not None else ():
+        Shared(by="fsdp").in_units(each, mesh["shards"], [])
+    stages = _stages(model, rank, None if mesh is None else mesh["stages"].get_group())
     runs = SCHEDULES[schedule](stages if several > 1 else stages[0], parts, loss_fn=_loss)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     said: list[Any] = []
@@ -88,7 +102,7 @@ def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int 
     peaks: list[int] = []
 
     def step(number: int) -> None:
-        batch = tokens(0, number, rows=rows)
+        batch = tokens(copy, number, rows=16)
         torch.manual_seed(100 + number)
         optimizer.zero_grad()
         losses: list[torch.Tensor] = []
@@ -109,11 +123,21 @@ def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int 
     return said, starts, peaks, [] if governor is None else [made.plan for made in governor.account.plans]
 
 
-def kept(rank: int, *, schedule: str, parts: int, share: float, **pins: Any) -> dict[str, Any]:
+def kept(rank: int, *, schedule: str, parts: int, share: float, sharded: bool = False, **pins: Any) -> dict[str, Any]:
+    """Train plainly and under a budget that leaves a share of what the plain step adds.
+
+    Args:
+        rank: this one, of two; of four where each stage is sharded by FSDP2.
+        schedule, parts, pins: as `trained` has them.
+        share: of what the plain step adds.
+        sharded: whether two ranks share each stage.
+    """
     gc.freeze()
-    plain, starts, peaks, _ = trained(rank, schedule, parts, None)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stages", "shards")) if sharded else None
+    place = divmod(rank, 2) if sharded else (rank, 0)
+    plain, starts, peaks, _ = trained(place, schedule, parts, None, mesh)
     budget = int(starts[-1] + share * (peaks[-1] - starts[-1]))
-    told, _, held, plans = trained(rank, schedule, parts, budget, **pins)
+    told, _, held, plans = trained(place, schedule, parts, budget, mesh, **pins)
     return {
         "same": told == plain,
         "budget": budget,

@@ -31,14 +31,25 @@ def test_stages_keep_to_their_budgets_bit_for_bit(both: Both, schedule: str, par
     a schedule splits backward, one was 0.7 to 1.4 % above: gradients of a stage's inputs, which it keeps, were not.
     """
     found = both("pipelines.kept", schedule=schedule, parts=parts, share=share)
+    _hold(found)
+    if schedule == "1f1b":  # each microbatch has calls of its own: one that need not run again is left alone
+        assert min(len(each["microbatches"]) for each in found) < parts
+
+
+def _hold(found: list[dict[str, Any]]) -> None:
     for each in found:
         assert each["same"]
         assert max(each["held"]) <= each["budget"]
         assert each["predicted"] and each["predicted"][-1][2], "nothing is recomputed, so nothing is shown"
         assert each["held"][-1] <= each["predicted"][-1][0] <= 1.01 * each["held"][-1]
         assert abs(each["predicted"][-1][1] - each["plain"][-1]) <= 0.01 * each["plain"][-1]
-    if schedule == "1f1b":  # each microbatch has calls of its own: one that need not run again is left alone
-        assert min(len(each["microbatches"]) for each in found) < parts
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("schedule", "share"), [("1f1b", 0.8), ("1f1b", 0.6), ("gpipe", 0.5), ("interleaved", 0.8)])
+def test_a_stage_may_be_sharded_over_ranks(four: Both, schedule: str, share: float) -> None:
+    """Two stages on two ranks each, by FSDP2: their units gather, and let go, as the schedule says."""
+    _hold(four("pipelines.kept", schedule=schedule, parts=4, share=share, sharded=True))
 
 
 PINS = [
