@@ -27,14 +27,19 @@ def stages_of(models: Iterable[nn.Module]) -> list[Any]:
     return [each for each in private.stages() if any(id(part) in own for part in each.submod.modules())]
 
 
-def arriving_bytes(stages: Iterable[Any]) -> int:
-    """Return the bytes of the buffers that receive gradients from later stages. They stand during the whole step."""
-    return sum(each.nbytes for stage in stages for each in private.gradients_arriving(stage))
+def arriving_at(stages: Iterable[Any]) -> list[Tensor]:
+    """Return the buffers that receive gradients from later stages.
+
+    They stand during the whole step. Where the later stage is on this rank, its gradients take their place.
+    """
+    return [each for stage in stages for each in private.gradients_arriving(stage)]
 
 
 def kept_by(stages: Iterable[Any]) -> list[Tensor]:
     """Return what stages keep after a step. It is freed before the next step's first forward."""
-    return [each for stage in stages for each in private.kept_by_stage(stage)]
+    stays = {private.storage_key(each) for each in arriving_at(stages)}
+    kept = (each for stage in stages for each in private.kept_by_stage(stage))
+    return [each for each in kept if private.storage_key(each) not in stays]
 
 
 class Pipeline:

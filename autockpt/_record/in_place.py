@@ -27,7 +27,7 @@ from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
-from .._ranks.pipeline import arriving_bytes, kept_by, stages_of
+from .._ranks.pipeline import arriving_at, kept_by, stages_of
 from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
@@ -102,8 +102,8 @@ class RecordedStep(SpilledStep):
         inside = private.parts(each for _, each in around.tensors)
         inside = [each for each in inside if private.storage_key(each) not in own]
         self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside, summed=self._summed)
-        gradients, others = _gradients(model), [each for each in inside if each.device == self.device]
-        brought = arriving(model)  # freed within the step; another one has come when the next step begins
+        others = [each for each in (*inside, *arriving_at(self._stages)) if each.device == self.device]
+        gradients, brought = _gradients(model), arriving(model)  # this is freed in the step, and another is there later
         held = [*(each for each in gradients if private.storage_key(each) not in own), *others, *brought]
         stands = beside(model, (*counted, *held), self.device.type)
         others = [each for each in (stands or {}).values() if each.device == self.device]
@@ -158,7 +158,7 @@ class RecordedStep(SpilledStep):
 
     def _ends_here(self, state: Iterable[torch.Tensor]) -> None:
         """Mark a possible end of the step: it is the end if no backward or optimizer step comes later."""
-        stays = self._observer.keys((*_gradients(self.model), *kept_by(self._stages)))
+        stays = self._observer.keys((*_gradients(self.model), *kept_by(self._stages), *arriving_at(self._stages)))
         number = self._observer.mark("backward_end", 0, self._over, stays)
         self._states[number] = self._observer.keys(state)
         own = parameters_at_rest(self.model)
@@ -231,7 +231,7 @@ class RecordedStep(SpilledStep):
         return msgspec.structs.replace(
             self._static,
             input_bytes=self._static.input_bytes + sum(given),
-            other_bytes=self._buckets.bytes + arriving_bytes(self._stages) + max(left_bytes, 0) + stood_bytes,
+            other_bytes=self._buckets.bytes + max(left_bytes, 0) + stood_bytes,
         )
 
     def _last(self) -> int:

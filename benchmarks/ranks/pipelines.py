@@ -1,6 +1,6 @@
 """Have the stages of pipelines on two ranks train under budgets, and hold each step against its prediction.
 
-python -m benchmarks.ranks.pipelines         # all rows, ten minutes
+python -m benchmarks.ranks.pipelines         # all rows, fifteen minutes
 python -m benchmarks.ranks.pipelines gpipe   # those with this word; the others stay
 """
 
@@ -25,7 +25,7 @@ PARTS = 4
 
 
 def rows() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name of each row, and what it is given."""
+    """Yield the name of each row, and what it is given. Where FSDP2 shards stages, two ranks have each."""
     for schedule in SCHEDULES:
         for share in SHARES:
             yield f"{schedule}, {share:.0%}", {"schedule": schedule, "parts": PARTS, "share": share}
@@ -36,6 +36,10 @@ def rows() -> Iterator[tuple[str, dict[str, Any]]]:
             f"gpipe, {SHARES[0]:.0%}, {name} by pins",
             {"schedule": "gpipe", "parts": PARTS, "share": SHARES[0], **pins},
         )
+    for schedule in ("gpipe", "1f1b", "interleaved"):
+        for share in SHARES[:2]:
+            given = {"schedule": schedule, "parts": PARTS, "share": share, "sharded": True}
+            yield f"{schedule}, {share:.0%}, FSDP2", given
 
 
 def row(rank: int, **given: Any) -> dict[str, Any]:
@@ -96,15 +100,17 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help="only rows with one of these words")
     words = parser.parse_args().words
     found = json.loads(FILE.read_text())["rows"] if words and FILE.exists() else {}
-    world = World(Path(tempfile.mkdtemp()))
+    worlds = {ranks: World(Path(tempfile.mkdtemp()), ranks) for ranks in (2, 4)}
     for name, given in rows():
         if words and not any(word in name for word in words):
             continue
+        world = worlds[4 if "sharded" in given else 2]
         found[name] = world.run("benchmarks.ranks.pipelines", "row", **given)
         print(name, *found[name], sep="\n  ", flush=True)
         where = environment()
         FILE.write_text(json.dumps({"environment": where, "rows": found}, indent=1) + "\n")
-    world.close()
+    for world in worlds.values():
+        world.close()
     said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")
     head = README.read_text().partition(RESULTS)[0]
     README.write_text(f"{head}{RESULTS}\n\n`{where['command']}`: {said}.\n\n{show(found)}\n")

@@ -160,12 +160,12 @@ class Shared:
         if self.by == "fsdp over tp":
             ways = ("shards", "layers")
             both = mesh_of_four(log) if self.quiet else init_device_mesh("cpu", (2, 2), mesh_dim_names=ways)
-            return self._in_units(in_parallel(model, both["layers"], sequences=False), both["shards"], log)
+            return self.in_units(in_parallel(model, both["layers"], sequences=False), both["shards"], log)
         if self.by == "ddp":
             group = group_of_all(log, quiet=True) if self.quiet else None
             return DistributedDataParallel(model, gradient_as_bucket_view=self.views, process_group=group)
         shape, names = ((2, 1), ("copies", "shards")) if self.units == "hybrid" else ((2,), ("shards",))
-        return self._in_units(model, init_device_mesh("cpu", shape, mesh_dim_names=names), log)
+        return self.in_units(model, init_device_mesh("cpu", shape, mesh_dim_names=names), log)
 
     def _briefly(self, model: Writer, log: list[str]) -> nn.Module:
         assert self.seconds is not None and not self.quiet
@@ -174,15 +174,17 @@ class Shared:
             return DistributedDataParallel(model, process_group=group)
         mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=(f"briefly {group.group_name}",))
         if self.by == "fsdp":
-            return self._in_units(model, mesh, log)
+            return self.in_units(model, mesh, log)
         return in_parallel(model, mesh, sequences=self.by == "sp")
 
-    def _in_units(self, model: Writer, mesh: DeviceMesh, log: list[str]) -> Writer:
+    def in_units(self, model: Any, mesh: DeviceMesh, log: list[str]) -> nn.Module:
+        """Shard a model that has `blocks`, over the ranks of a mesh."""
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
         units: list[Any] = [] if self.units == "root" else list(model.blocks)
         if self.units == "tied":
             model.head.weight = model.words.weight
-        units += {"grouped": [[model.norm, model.head]], "tied": [[model.words, model.head]]}.get(self.units, [])
+        ends = {"grouped": ("norm", "head"), "tied": ("words", "head")}.get(self.units)
+        units += [[getattr(model, each) for each in ends]] if ends else []
         if self.units == "frozen":
             model.blocks[0].requires_grad_(False)
         for unit in (*units, model):
@@ -191,7 +193,8 @@ class Shared:
             if self.quiet:
                 first.set_custom_all_gather(Gathers(log))
                 first.set_custom_reduce_scatter(Scatters(log))
-        return model
+        sharded: nn.Module = model
+        return sharded
 
 
 def in_parallel(model: Writer, mesh: DeviceMesh, *, sequences: bool) -> Writer:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import autockpt
 from tests.doors import governor_of
 
-from .models import WORDS, Block, bits, standing_bytes, tokens, told
+from .models import WORDS, Block, Shared, bits, standing_bytes, tokens, told
 
 STEPS = 6
 SCHEDULES: dict[str, Any] = {
@@ -23,9 +23,15 @@ SCHEDULES: dict[str, Any] = {
     "1f1b": pipelining.Schedule1F1B,
     "interleaved": pipelining.ScheduleInterleaved1F1B,
     "zero bubble": pipelining.ScheduleInterleavedZeroBubble,
+    "zero bubble v": pipelining.ScheduleZBVZeroBubble,
+    "dual pipe v": pipelining.ScheduleDualPipeV,
 }
-SEVERAL = {"interleaved": 2, "zero bubble": 2}
-"""How many stages a rank has, where it has several."""
+PLACES = {
+    **dict.fromkeys(("gpipe", "1f1b"), ((0,), (1,))),
+    **dict.fromkeys(("interleaved", "zero bubble"), ((0, 2), (1, 3))),
+    **dict.fromkeys(("zero bubble v", "dual pipe v"), ((0, 3), (1, 2))),
+}
+"""Which stages each rank has. Where they lie as a V does, the first and the last are on one."""
 
 
 class Stage(nn.Module):
@@ -50,18 +56,31 @@ def _loss(logits: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
 
 
 class Parts(nn.Module):
-    """What one rank has of a pipeline, one stage or several."""
+    """What one rank has of a pipeline, one stage or several; `wrapped` as what a schedule runs."""
 
-    def __init__(self, rank: int, several: int) -> None:
+    def __init__(self, rank: int, schedule: str) -> None:
         super().__init__()
-        self.stages = nn.ModuleList(Stage(rank + 2 * number, 2 * several) for number in range(several))
+        self._numbers, self._schedule = PLACES[schedule][rank], schedule
+        self._every = 2 * len(self._numbers)
+        self.stages = nn.ModuleList(Stage(number, self._every) for number in self._numbers)
 
+    @property
+    def asked(self) -> Any:
+        """What `apply` is given."""
+        return [*self.stages] if len(self.stages) > 1 else self.stages[0]
 
-def _stages(model: Parts, rank: int) -> list[Any]:
-    every, device = 2 * len(model.stages), torch.device("cpu")
-    return [
-        pipelining.PipelineStage(each, rank + 2 * number, every, device) for number, each in enumerate(model.stages)
-    ]
+    def wrapped(self, parts: int, group: Any = None) -> tuple[list[Any], Any]:
+        """Return the stages, and a schedule of so many microbatches."""
+        device = torch.device("cpu")
+        pairs = zip(self.stages, self._numbers, strict=True)
+        stages = [pipelining.PipelineStage(each, number, self._every, device, group=group) for each, number in pairs]
+        given = stages if len(stages) > 1 else stages[0]
+        return stages, SCHEDULES[self._schedule](given, parts, loss_fn=_loss)
+
+    def given(self, batch: torch.Tensor, losses: list[torch.Tensor] | None = None) -> tuple[Any, Any]:
+        """Return the arguments, by place and by name, of this rank for a step of the schedule."""
+        last = self._every - 1 in self._numbers
+        return ((batch,) if 0 in self._numbers else ()), ({"target": batch, "losses": losses} if last else {})
 
 
 def _standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, stages: Sequence[Any]) -> int:
@@ -73,27 +92,38 @@ def _standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, stages: 
     return standing_bytes(model, optimizer, [*given, *made])
 
 
-def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int = 16, **pins: Any) -> Any:
-    """Train a rank's stages; return what each step made, where it stood and how high it went, and its plans."""
-    several = SEVERAL.get(schedule, 1)
-    model = Parts(rank, several)
-    applied: Any = [*model.stages]
+def trained(
+    place: tuple[int, int], schedule: str, parts: int, budget: int | None, mesh: Any = None, **pins: Any
+) -> Any:
+    """Train a rank's stages; return what each step made, where it stood and how high it went, and its plans.
+
+    Args:
+        place: which rank of the pipeline it is, and which of those that have its stages.
+        schedule: of `SCHEDULES`.
+        parts: microbatches in a step.
+        budget: of this rank; None for the plain training.
+        mesh: of pipelines and of the ranks that share each stage by FSDP2; None where a stage is on one rank.
+        pins: for `apply`.
+    """
+    rank, copy = place
+    model = Parts(rank, schedule)
     if budget is not None:
-        autockpt.apply(applied if several > 1 else applied[0], budget, **pins)
-    stages = _stages(model, rank)
-    runs = SCHEDULES[schedule](stages if several > 1 else stages[0], parts, loss_fn=_loss)
+        autockpt.apply(model.asked, budget, **pins)
+    for each in model.stages if mesh is not None else ():
+        Shared(by="fsdp").in_units(each, mesh["shards"], [])
+    stages, runs = model.wrapped(parts, None if mesh is None else mesh["stages"].get_group())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     said: list[Any] = []
     starts: list[int] = []
     peaks: list[int] = []
 
     def step(number: int) -> None:
-        batch = tokens(0, number, rows=rows)
+        batch = tokens(copy, number, rows=16)
         torch.manual_seed(100 + number)
         optimizer.zero_grad()
         losses: list[torch.Tensor] = []
-        given: dict[str, Any] = {"target": batch, "losses": losses} if rank else {}
-        runs.step(*(() if rank else (batch,)), **given)
+        args, named = model.given(batch, losses)
+        runs.step(*args, **named)
         said.append([*map(bits, losses), told({name: each.grad for name, each in model.named_parameters()})])
         optimizer.step()
 
@@ -105,15 +135,25 @@ def trained(rank: int, schedule: str, parts: int, budget: int | None, rows: int 
         starts.append(_standing_bytes(model, optimizer, stages))
         found = autockpt.measure(lambda: step(number))  # noqa: B023
         peaks.append(starts[-1] + found.step_bytes)
-    governor: Any = governor_of(applied[0])
+    governor: Any = governor_of(model.stages[0])
     return said, starts, peaks, [] if governor is None else [made.plan for made in governor.account.plans]
 
 
-def kept(rank: int, *, schedule: str, parts: int, share: float, **pins: Any) -> dict[str, Any]:
+def kept(rank: int, *, schedule: str, parts: int, share: float, sharded: bool = False, **pins: Any) -> dict[str, Any]:
+    """Train plainly and under a budget that leaves a share of what the plain step adds.
+
+    Args:
+        rank: this one, of two; of four where each stage is sharded by FSDP2.
+        schedule, parts, pins: as `trained` has them.
+        share: of what the plain step adds.
+        sharded: whether two ranks share each stage.
+    """
     gc.freeze()
-    plain, starts, peaks, _ = trained(rank, schedule, parts, None)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stages", "shards")) if sharded else None
+    place = divmod(rank, 2) if sharded else (rank, 0)
+    plain, starts, peaks, _ = trained(place, schedule, parts, None, mesh)
     budget = int(starts[-1] + share * (peaks[-1] - starts[-1]))
-    told, _, held, plans = trained(rank, schedule, parts, budget, **pins)
+    told, _, held, plans = trained(place, schedule, parts, budget, mesh, **pins)
     return {
         "same": told == plain,
         "budget": budget,
@@ -184,20 +224,30 @@ def shared(rank: int, *, late: bool, share: float) -> dict[str, Any]:
 
 def one_infeasible(rank: int, *, schedule: str) -> dict[str, Any]:
     """Give one rank alone a budget that no plan holds it to; both train on plainly after that."""
-    several = SEVERAL.get(schedule, 1)
-    model = Parts(rank, several)
-    first: Any = model.stages[0]
-    autockpt.apply([*model.stages] if several > 1 else first, [10**9, 2_500_000 * several][rank])
-    stages = _stages(model, rank)
-    runs = SCHEDULES[schedule](stages if several > 1 else stages[0], 4, loss_fn=_loss)
+    model = Parts(rank, schedule)
+    autockpt.apply(model.asked, [10**9, 2_500_000 * len(model.stages)][rank])
+    _, runs = model.wrapped(4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     errors: list[tuple[int, str, str]] = []
     for number in range(5):
-        batch = tokens(0, number, rows=16)
         optimizer.zero_grad()
-        runs.step(*(() if rank else (batch,)), **({"target": batch} if rank else {}))
+        args, named = model.given(tokens(0, number, rows=16))
+        runs.step(*args, **named)
         try:
             optimizer.step()
         except autockpt.Infeasible as error:
             errors.append((number, type(error).__name__, str(error)))
-    return {"errors": errors, "planned": autockpt.plan_of(first) is not None}
+    return {"errors": errors, "planned": autockpt.plan_of(model.asked) is not None}
+
+
+def lowest(rank: int, *, schedule: str) -> dict[str, Any]:
+    """Ask on the second rank for less than what its stages hold at rest, for the lowest that is said, and for less."""
+    errors: list[tuple[int, bool]] = []
+    least, held = 2_000_000, [0]
+    for less in (0, 0, 1):
+        try:
+            _, _, held, _ = trained((rank, 0), schedule, 4, least - less if rank else 10**9)
+        except autockpt.Infeasible as error:
+            least = error.minimum_bytes
+            errors.append((least, "rank 1 says so" in str(error)))
+    return {"errors": errors, "held": max(held)}
