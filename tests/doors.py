@@ -150,7 +150,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._ranks import group as rank_group
     from autockpt._ranks import refuse as ranks_refuse
     from autockpt._ranks.by_hand import what_runs
-    from autockpt._record import alive, in_place, recorder, timing
+    from autockpt._record import alive, host_speed, in_place, recorder, timing
     from autockpt._record import build as record_build
     from autockpt._record.fake import RooflineClock
     from autockpt._record.loss import assumed_loss

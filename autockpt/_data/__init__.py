@@ -14,7 +14,7 @@ goal.py         what is asked of a plan
 offload.py      where tensors may wait, and how fast they get there
 frontier.py     what every budget costs
 timeline.py     the memory of a step under a plan
-amounts.py      types of bytes and seconds
+amounts.py      types of bytes, seconds and factors
 files.py        what is written to files, and read
 shipped.py      the profiles that come with autockpt
 devices.py      devices that people own: memory and what vendors state

@@ -1,4 +1,4 @@
-"""The types of bytes and seconds in what is written down: never negative, nor more than there can be."""
+"""The types of bytes, seconds and factors in what is written down: never negative, nor more than there can be."""
 
 from __future__ import annotations
 
@@ -15,4 +15,8 @@ MOST_SUM = 2**60
 MOST_SECONDS = 1e9
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
+LEAST_FACTOR, MOST_FACTOR = 0.1, 10.0
+"""Between any two hosts that train models."""
+
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
+Factor = Annotated[float, msgspec.Meta(ge=LEAST_FACTOR, le=MOST_FACTOR)]

@@ -42,6 +42,8 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         recorded: date and time, ISO 8601.
         recipe: how it was recorded, if it is shipped with autockpt.
         plain_seconds: seconds of the plain step.
+        host_slowdown: how many times as long the host takes for its own work as the one that costs of recomputing were
+            measured on; None where that is not known.
         static: bytes that are there before the step.
         optimizer: which optimizer takes the step and where its figures come from, in words; empty where none was given.
         optimizer_step_bytes: what the optimizer's step allocates for a moment, on top of what is alive at the end of
@@ -74,7 +76,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     """
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
-    RARE: ClassVar[tuple[str, ...]] = ("world", "copies", "units")
+    RARE: ClassVar[tuple[str, ...]] = ("host_slowdown", "world", "copies", "units")
 
     def __post_init__(self) -> None:
         validate(self)

@@ -84,8 +84,13 @@ def is_host_bound(profile: Profile) -> bool:
     return profile.plain_seconds < host_seconds(profile)
 
 
-def host_costs(device: str) -> HostCosts:
-    """Return what recomputing costs the host of a device, by the name that a profile has for it."""
+def host_costs(device: str, slowdown: float | None) -> HostCosts:
+    """Return what recomputing costs the host of a device.
+
+    Args:
+        device: the name that a profile has for it.
+        slowdown: how many times as long as that of `ON_CPU` the host takes; None where that is not known.
+    """
     if device == IDLE_HOST:
         return HostCosts()
-    return ON_CPU if device == "cpu" else ON_CPU.scaled(SHOWS_ON_A_DEVICE)
+    return ON_CPU.scaled((slowdown or 1.0) * (1.0 if device == "cpu" else SHOWS_ON_A_DEVICE))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .amounts import Bytes, Seconds
+from .amounts import Bytes, Factor, Seconds
 from .copies import CopiedTensors
 from .files import Stored
 from .offload import Offload
@@ -35,6 +35,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     recorded: str
     recipe: Recipe | None = None
     plain_seconds: Seconds
+    host_slowdown: Factor | None = None
     static: Static
     optimizer: str = ""
     optimizer_step_bytes: Bytes = 0

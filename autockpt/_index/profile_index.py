@@ -55,7 +55,7 @@ class Index:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.host = host_costs(profile.device)
+        self.host = host_costs(profile.device, profile.host_slowdown)
         tensors, saves, ops = profile.tensors, profile.saves, profile.ops
         self.call_nodes, self.functions = number_calls(profile)
         self.nodes = make_tree(profile, self.call_nodes, self.functions)

@@ -22,6 +22,7 @@ from .._tables.lifetimes import lifetimes
 from .._tables.seconds import Seconds
 from .._tables.tables import make_tables
 from .._watch.marks import SeenCall, SeenStep
+from .host_speed import host_slowdown
 from .sandbox import compile_notes
 
 
@@ -34,6 +35,7 @@ def build_profile(
     optimizer: OptimizerMemory,
     static: Static,
     notes: Iterable[str],
+    ran: bool = True,
 ) -> Profile:
     """Make the profile of a watched step.
 
@@ -45,6 +47,7 @@ def build_profile(
         optimizer: what the optimizer needs.
         static: the bytes allocated before the step, without optimizer state and workspaces of operators.
         notes: further notes, on what could not be seen or put back.
+        ran: whether this host ran it, and not on fake tensors.
     """
     found = lifetimes(run)
     static = msgspec.structs.replace(
@@ -54,11 +57,12 @@ def build_profile(
     changed, on = {name for call in tables["calls"] for name in call.buffers}, device_of(device)
     return Profile(
         model=title(model),
-        mode="measured",
+        mode="measured" if ran else "fake",
         device=on.name,
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=seconds.plain_seconds,
+        host_slowdown=host_slowdown() if ran else None,
         static=static,
         optimizer=optimizer.source,
         optimizer_step_bytes=optimizer.step_bytes,
@@ -68,14 +72,13 @@ def build_profile(
         generator_bytes=on.generator_bytes,
         **tables,
         buffer_bytes={name: rounded(on, model.get_buffer(name).nbytes) for name in sorted(changed)},
-        notes=(
-            *_device_notes(model, device),
-            *_checkpointing_notes(run.calls),
-            *compile_notes(model),
-            *optimizer.notes,
-            *notes,
-        ),
+        notes=(*_model_notes(model, device, run.calls), *optimizer.notes, *notes),
     )
+
+
+def _model_notes(model: torch.nn.Module, device: torch.device, calls: Sequence[SeenCall]) -> list[str]:
+    """Say what of the model a plan cannot reach."""
+    return [*_device_notes(model, device), *_checkpointing_notes(calls), *compile_notes(model)]
 
 
 def _device_notes(model: torch.nn.Module, device: torch.device) -> list[str]:

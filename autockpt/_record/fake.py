@@ -95,10 +95,12 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], names
         found = []
         for place, name in enumerate(names):
             seconds = recorded_seconds(run, clock.of(place), backward=True)
-            profile = build_profile(model, step.device, run, seconds, optimizer=optimizer, static=static, notes=notes)
+            profile = build_profile(
+                model, step.device, run, seconds, optimizer=optimizer, static=static, notes=notes, ran=False
+            )
             said = [DROPOUT_OF_A_CPU] if step.device.type == "cpu" and _drops(profile) else []
             said = [*profile.notes, *said]
-            found.append(msgspec.structs.replace(profile, mode="fake", device=name, world=world, notes=tuple(said)))
+            found.append(msgspec.structs.replace(profile, device=name, world=world, notes=tuple(said)))
         return found
 
 

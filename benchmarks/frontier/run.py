@@ -44,6 +44,7 @@ def main() -> None:
         "--size", choices=list(SIZES), default="small", help="of the models; all but small: transformers"
     )
     parser.add_argument("--ours", action="store_true", help="the plain step and autockpt; other rows stay as they are")
+    parser.add_argument("--beside", nargs="+", default=[], metavar="FAMILY", help="with --ours: these peers, too")
     parser.add_argument("--quick", action="store_true", help="a few pairs of steps for each time: for trying out")
     parser.add_argument("--report", action="store_true", help="run nothing; write README and plots again")
     arguments = parser.parse_args()
@@ -51,7 +52,9 @@ def main() -> None:
         write_report(FOLDER)
         return
     size: Size = arguments.size
-    known = SIZES[size]
+    known, families = SIZES[size], {method.family for method in peers()}
+    if arguments.beside and not (arguments.ours and families >= set(arguments.beside)):
+        parser.error(f"--beside goes with --ours, and names some of {', '.join(sorted(families))}")
     names = arguments.model or list(known)
     if not known.keys() >= set(names):
         parser.error(f"these have that size: {', '.join(known)}")
@@ -63,7 +66,7 @@ def main() -> None:
     with_steady_allocator()
     torch.set_num_threads(1)
     for name in names:
-        wanted = ("plain",) if arguments.ours else ON_GPU if size == "gpu" else None
+        wanted = ("plain", *arguments.beside) if arguments.ours else ON_GPU if size == "gpu" else None
         others = [method for method in peers() if wanted is None or method.family in wanted]
         rows = run_model(name, [*others, *ours()], size, quick=arguments.quick)
         store(FOLDER, name, rows, size, again=arguments.ours)

@@ -1,0 +1,81 @@
+"""How slow this machine's host is, beside the one on which the costs of recomputing were measured (`HostCosts`).
+
+A few operators run under saved-tensors hooks that recompute them in backward: Python, hooks and small operators, as in
+a replay. Before each round other things are brought into the caches, as the operators of a real model do.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+
+import numpy as np
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.functional import gelu, linear
+
+from .._data.amounts import LEAST_FACTOR, MOST_FACTOR
+
+REFERENCE_SECONDS = 167e-6
+"""What a round takes on the host of `rooflines.ON_CPU`."""
+
+ROUNDS = 15
+"""The fastest counts: on a busy machine it differs by 3 % from run to run, the median by half."""
+
+SWEPT_BYTES = 2**22
+"""More than the caches of one core hold."""
+
+TOKENS, WIDTH, LAYERS = 16, 64, 4
+
+
+@functools.cache
+def host_slowdown() -> float:
+    """Return how many times as long this host takes; measured once in a process, in some 10 ms of the processor."""
+    seconds: list[float] = []
+    # A thread has no modes, hooks, autocast and default device of the user's, and a clock of its own.
+    thread = threading.Thread(target=_rounds, args=(seconds,), name="autockpt host speed")
+    thread.start()
+    thread.join()
+    return min(max(min(seconds) / REFERENCE_SECONDS, LEAST_FACTOR), MOST_FACTOR)
+
+
+def _rounds(seconds: list[float]) -> None:
+    others = np.zeros(SWEPT_BYTES, np.uint8)
+    batch = torch.ones(TOKENS, WIDTH, dtype=torch.float32, device="cpu", requires_grad=True)
+    weight = torch.ones(WIDTH, WIDTH, dtype=torch.float32, device="cpu")
+    for _ in range(ROUNDS):
+        others += 1
+        began = time.thread_time()
+        _recomputed_step(batch, weight)
+        seconds.append(time.thread_time() - began)
+
+
+def _recomputed_step(batch: torch.Tensor, weight: torch.Tensor) -> None:
+    saved: list[torch.Tensor | None] = []
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(LAYERS):
+            x = gelu(linear(x, weight))
+        return x
+
+    def pack(tensor: torch.Tensor) -> int:
+        saved.append(None)
+        return len(saved) - 1
+
+    def unpack(index: int) -> torch.Tensor:
+        if saved[index] is None:
+            again = iter(range(len(saved)))
+
+            def keep(tensor: torch.Tensor) -> None:
+                saved[next(again)] = tensor.detach()
+
+            with torch.enable_grad(), saved_tensors_hooks(keep, lambda _: batch):
+                forward(batch.detach().requires_grad_())
+        found = saved[index]
+        assert found is not None
+        return found
+
+    with saved_tensors_hooks(pack, unpack):
+        loss = forward(batch).sum()
+    torch.autograd.grad(loss, batch)
