@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 import autockpt
 from tests.doors import ProfileIndex, governor_of
 from tests.loops.models import loss_of, network
-from tests.loops.twin import Run, held, steps, swept
+from tests.loops.twin import Run, held, steps
+from tests.rows import swept
 
 Work = Callable[[nn.Module, Tensor], Tensor]
 

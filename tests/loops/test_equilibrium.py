@@ -10,7 +10,8 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import InvalidFile
 from tests.loops.models import loss_of
-from tests.loops.twin import Run, held, steps, swept
+from tests.loops.twin import Run, held, steps
+from tests.rows import swept
 
 
 class Balanced(nn.Module):

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.loops.models import Compiled, Network, loss_of, network
-from tests.loops.twin import Run, held, one, steps, swept, train
+from tests.loops.twin import Run, held, one, steps, train
+from tests.rows import swept
 
 
 class Unlucky(RuntimeError):

@@ -19,7 +19,8 @@ import autockpt
 from autockpt import NotApplicable, Plan
 from tests.loops.models import WIDTH, Network, loss_of, network
 from tests.loops.test_waiting import LOOPS, Several, cyclegan, penalised, tower
-from tests.loops.twin import Run, held, listening, steps, swept
+from tests.loops.twin import Run, held, listening, steps
+from tests.rows import swept
 from tests.toys.chains import feed_forward
 from tests.toys.told import Told
 

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from tests.doors import MOST_FORWARDS, follow_course, governor_of
-from tests.loops.twin import Run, held, listening, steps, swept
+from tests.loops.twin import Run, held, listening, steps
+from tests.rows import swept
 from tests.twin import storage_bytes
 
 ROWS = 1024
