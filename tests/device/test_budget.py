@@ -14,6 +14,7 @@ import autockpt
 from autockpt import Infeasible
 from tests.device.twin import Batch, Outcome, Run, adamw, blocks, loss_of, outcome, plain_and_planned, sweep, within
 from tests.fake_cuda.device import Options, set_options
+from tests.rows import crossed
 from tests.toys.told import Told, with_linear
 
 LEAST = 0.995
@@ -39,8 +40,7 @@ def test_workspaces_of_both_threads_are_in_the_prediction(workspace_bytes: int) 
     hold(plain_and_planned(lambda: blocks(8)))
 
 
-@pytest.mark.parametrize("attention", ["flash", "efficient", "math"])
-@pytest.mark.parametrize("length", [32, 33])
+@crossed(attention=["flash", "efficient", "math"], length=[32, 33])
 def test_attention_that_saves_what_nobody_wrote_is_recomputed(
     attention: Literal["flash", "efficient", "math"], length: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,6 +24,7 @@ from tests.device.test_budget import hold
 from tests.device.twin import Outcome, Run, blocks, outcome, plain_and_planned, trained_plainly
 from tests.doors import Cuda, HostMemory, Lanes, NoRoom, device_of, find_planned, torch_private
 from tests.fake_cuda.device import Options, set_options
+from tests.rows import crossed
 from tests.toys.told import Told, chunks
 
 Kind = Literal["saved", "boundary"]
@@ -130,16 +131,14 @@ def test_a_budget_is_kept_with_the_host(rate: str) -> None:
     assert moved if rate else found.plan.offload is None or found.plan.offload.measured
 
 
-@pytest.mark.parametrize("lag", [None, 1, 3])
-@pytest.mark.parametrize("kinds", KINDS, ids=str)
+@crossed(kinds=KINDS, lag=[None, 1, 3])
 def test_a_plan_that_moves_is_the_plain_step(kinds: tuple[Kind, ...], lag: int | None) -> None:
     found = run_under(lagging(5, lag, *kinds))
     assert outcome(found) == [True] * len(found.plain.left)
     assert max(found.planned.peaks[2:]) < max(found.plain.peaks[2:])
 
 
-@pytest.mark.parametrize("lag", [None, 1, 3])
-@pytest.mark.parametrize("kinds", KINDS, ids=str)
+@crossed(kinds=KINDS, lag=[None, 1, 3])
 def test_nothing_goes_before_its_copy_is_over_however_slow_that_is(kinds: tuple[Kind, ...], lag: int | None) -> None:
     prompt = run_under(lagging(5, lag, *kinds))
     with slow() as lanes:
@@ -149,8 +148,7 @@ def test_nothing_goes_before_its_copy_is_over_however_slow_that_is(kinds: tuple[
     assert lanes.late > 1 or lag is None
 
 
-@pytest.mark.parametrize("lag", [None, 1, 2, 4])
-@pytest.mark.parametrize("kinds", KINDS, ids=str)
+@crossed(kinds=KINDS, lag=[None, 1, 2, 4])
 def test_the_peak_is_the_predicted_one(kinds: tuple[Kind, ...], lag: int | None) -> None:
     model, batch = blocks(8)
     chosen = lagging(7, lag, *kinds)

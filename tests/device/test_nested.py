@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pytest
-
 import autockpt
 from autockpt import Plan, Segment
 from tests.device.twin import blocks, outcome, plain_and_planned
+from tests.rows import crossed
 
 
-@pytest.mark.parametrize("check", ["never", "always"])
-@pytest.mark.parametrize("inside", [False, True], ids=["", "inside"])
-@pytest.mark.parametrize("cuts", [(0, 0, 1, 0, 0, 0), (0, 3, 2, 1, 2, 1)], ids=str)
+@crossed(
+    cuts=[(0, 0, 1, 0, 0, 0), (0, 3, 2, 1, 2, 1)],
+    inside={"": False, "inside": True},
+    check=["never", "always"],
+)
 def test_a_plan_in_parts_is_the_plain_step(
     cuts: tuple[int, ...], inside: bool, check: Literal["never", "always"]
 ) -> None:

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Literal
 
-import pytest
 import torch
 from torch import nn
 
 import autockpt
 from tests.choose.test_inside import deep
 from tests.choose.test_parts import chain
+from tests.rows import crossed
 from tests.twin import digest, listening
 
 STEPS = 5
@@ -44,9 +44,11 @@ def plainly(build: Callable[..., nn.Module], normed: bool) -> tuple[list[str], i
     return trained(build(normed=normed))
 
 
-@pytest.mark.parametrize("check", ["sampled", "always", "never"])
-@pytest.mark.parametrize("normed", [False, True], ids=["", "statistics"])
-@pytest.mark.parametrize("build", [chain, inside], ids=["in parts", "inside"])
+@crossed(
+    build={"in parts": chain, "inside": inside},
+    normed={"": False, "statistics": True},
+    check=["sampled", "always", "never"],
+)
 def test_a_training_below_one_level(
     build: Callable[..., nn.Module], check: Literal["sampled", "always", "never"], normed: bool
 ) -> None:

@@ -16,6 +16,7 @@ from autockpt import Infeasible, Plan
 from autockpt.solvers import SOLVERS
 from tests.end_to_end.reference import Reference, timeless
 from tests.remembered import candidates_once
+from tests.rows import crossed
 from tests.zoo import Case, gpt2, tokens
 
 KEEP, RECOMPUTE = ("*.attn", "transformer.h.2"), ("transformer.h.1.mlp", "*.0.ln_2", "transformer.ln_f#0")
@@ -68,8 +69,7 @@ def ran_again(plain: Reference, plan: Plan) -> set[str]:
     return again
 
 
-@pytest.mark.parametrize("solver", sorted(SOLVERS))
-@pytest.mark.parametrize("percent", [70, 100])
+@crossed(percent=[70, 100], solver=sorted(SOLVERS))
 def test_every_solver_honours_pins(solver: str, percent: int) -> None:
     plain = plain_step()
     budget = plain.plain_peak_bytes * percent // 100

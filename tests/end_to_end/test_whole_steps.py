@@ -15,7 +15,7 @@ from benchmarks.models import SMALL, build
 from tests.counted import counted_time
 from tests.end_to_end.reference import Reference
 
-DAILY = {("densenet", "sgd"): 24, ("uneven", "adamw"): 24}
+DAILY = {("densenet", "sgd"): 12, ("uneven", "adamw"): 12}
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from tests.doors import Frame, data_files, frames_thread, install
 from tests.frames.comparing import Run, assert_frames_go, steps
 from tests.frames.models import WIDTH, batch, penalised, summed
 from tests.frames.test_nested import Stage, autocast, penalises
+from tests.rows import crossed
 from tests.toys.told import Told, with_linear
 from tests.twin import counting_replays, listening
 
@@ -72,9 +73,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("check", ["never", "sampled", "always"])
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("run", [summed, autocast, penalised], ids=lambda run: run.__name__)
+@crossed(run=[summed, autocast, penalised], plan=PLANS, check=["never", "sampled", "always"])
 def test_a_step_that_recomputes_inside_calls_is_the_plain_one(run: Run, plan: Plan, check: Checks) -> None:
     model, planned = blocks(), blocks()
     install(planned, plan, check)

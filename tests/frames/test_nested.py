@@ -19,6 +19,7 @@ from autockpt import InvalidFile, NotApplicable, Plan, Segment, is_recomputing
 from tests.doors import Frame, ReplayChecks, data_files, govern, install, patched_behind, ranks_refuse
 from tests.frames.comparing import Run, assert_frames_go, assert_same, steps
 from tests.frames.models import WIDTH, Containers, Tower, batch, cnn, images, mlp, penalised, summed
+from tests.rows import crossed
 from tests.toys.told import Told, overwriting, with_linear
 from tests.twin import counting_replays, listening
 
@@ -56,9 +57,7 @@ def autocast(model: nn.Module) -> Tensor:
 LEVELS = [(0, 0, 0, 0, 1, 0, 0, 0), (0, 3, 2, 0, 1, 2, 0, 0), (0, 1, 1, 1, 1, 1, 1, 1), (0, 7, 6, 5, 4, 3, 2, 1)]
 
 
-@pytest.mark.parametrize("check", ["never", "sampled", "always"])
-@pytest.mark.parametrize("cuts", LEVELS, ids=str)
-@pytest.mark.parametrize("run", [summed, autocast, penalised], ids=lambda run: run.__name__)
+@crossed(run=[summed, autocast, penalised], cuts=LEVELS, check=["never", "sampled", "always"])
 def test_a_step_that_recomputes_in_parts_is_the_plain_one(run: Run, cuts: Cuts, check: Checks) -> None:
     model, planned = chain(), chain()
     install(planned, numbered(cuts), check)

@@ -125,7 +125,15 @@ WAYS: dict[str, Callable[[nn.Module], None]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+ONCE = {
+    f"{kind.__name__} in {where}"
+    for kind, others in ((RuntimeError, ("member", "replay")), (KeyboardInterrupt, ("between", "backward")))
+    for where in others
+}
+"""Errors of one class where the suite takes another one; the sweep takes each everywhere."""
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.sweep] * (way in ONCE)) for way in WAYS])
 def test_two_hundred_steps_leave_nothing_behind(way: str, frames: weakref.WeakSet[Any]) -> None:
     model = planned("never" if way == "RuntimeError in replay" else "always")  # no error leaves a rehearsal
     step = WAYS[way]

@@ -16,6 +16,7 @@ import autockpt
 from tests.doors import ProfileIndex, governor_of
 from tests.loops.models import loss_of, network
 from tests.loops.twin import Run, held, steps
+from tests.rows import swept
 
 Work = Callable[[nn.Module, Tensor], Tensor]
 
@@ -92,7 +93,7 @@ def loop(work: Work, run: Run) -> None:
 
 
 @pytest.mark.parametrize("work", [two_losses, three_passes, kept_to_the_end, gradients_first, weights_apart])
-@pytest.mark.parametrize("budget", [0.7, 0.5])
+@swept("budget", (0.5,), (0.7,), kept=1)
 def test_every_pass_counts(work: Work, budget: float) -> None:
     """Two losses ended in a false `Infeasible`, whose lowest peak was three times that of torch's checkpoint."""
     found = held(Heads, partial(loop, work), budget=budget)

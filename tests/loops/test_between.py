@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.loops.models import Network, deep, loss_of, network
-from tests.loops.twin import Run, held, steps, swept, train
+from tests.loops.twin import Run, held, steps, train
+from tests.rows import swept
 
 
 def evaluate(run: Run) -> None:

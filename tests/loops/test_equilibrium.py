@@ -11,6 +11,7 @@ import autockpt
 from autockpt import InvalidFile
 from tests.loops.models import loss_of
 from tests.loops.twin import Run, held, steps
+from tests.rows import swept
 
 
 class Balanced(nn.Module):
@@ -64,7 +65,7 @@ def loop(run: Run) -> None:
         run.step(one, batch)
 
 
-@pytest.mark.parametrize("budget", [0.7, 0.5])
+@swept("budget", (0.5,), (0.7,), kept=1)
 def test_a_pass_inside_another_counts(budget: float) -> None:
     """Replays of its segments were planned as if the outer pass alone read them."""
     assert held(Balanced, loop, budget=budget).said == ""

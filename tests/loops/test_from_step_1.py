@@ -20,13 +20,17 @@ KEPT = (
 
 ALL = "not from_step_1 and not second_thread"  # the reader would see that thread too
 
+EVERY_ROW = "sweep or not sweep"
+
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize("which", [KEPT, pytest.param(ALL, marks=pytest.mark.sweep)])
 def test_every_step_from_the_first_one_on_is_within_the_budget(which: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", HERE, "-k", which],
+        [*PYTEST, HERE, "-k", which, *(("-m", EVERY_ROW) if which == ALL else ())],
         env=environment_with_reader(),
         capture_output=True,
         text=True,

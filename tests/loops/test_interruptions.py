@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.loops.models import Compiled, Network, loss_of, network
-from tests.loops.twin import Run, held, one, steps, swept, train
+from tests.loops.twin import Run, held, one, steps, train
+from tests.rows import swept
 
 
 class Unlucky(RuntimeError):
@@ -206,8 +207,12 @@ def test_a_compiled_block_is_in_no_run_with_others() -> None:
     assert not [s.calls for s in segments if len(s.calls) > 1 and alone.intersection(s.calls)]
 
 
-@pytest.mark.parametrize("failing", [(1,), (5,), (0, 1), (1, 2)], ids=str)
-@pytest.mark.parametrize("until", ["the next one fails", "the step is over"])
+NEXT, OVER = "the next one fails", "the step is over"
+FAILING = (((1,), NEXT), ((5,), OVER), ((0, 1), OVER), ((1, 2), NEXT))
+"""Numbers of steps that fail, and until when what they returned is held."""
+
+
+@swept("failing, until", *FAILING, *((which, OVER if until == NEXT else NEXT) for which, until in FAILING), kept=4)
 def test_outputs_of_a_step_that_failed_are_held(failing: tuple[int, ...], until: str) -> None:
     """So the recording beside them holds two graphs, which no plan does."""
 
@@ -218,7 +223,7 @@ def test_outputs_of_a_step_that_failed_are_held(failing: tuple[int, ...], until:
                 outputs = [run.model(batch)]
                 assert outputs[0].requires_grad  # here it fails, and the loop goes on to the next batch
             run.step(lambda batch=batch: one(run, batch), batch)  # type: ignore[misc]
-            if until == "the step is over":
+            if until == OVER:
                 outputs.clear()
 
     held(network, loop, planned_by=4 + len(failing))

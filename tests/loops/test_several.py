@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import threading
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from autockpt import NotApplicable, Plan
 from tests.loops.models import WIDTH, Network, loss_of, network
 from tests.loops.test_waiting import LOOPS, Several, cyclegan, penalised, tower
 from tests.loops.twin import Run, held, listening, steps
+from tests.rows import swept
 from tests.toys.chains import feed_forward
 from tests.toys.told import Told
 
@@ -134,7 +136,7 @@ def towers(*names: str) -> nn.Module:
     return Apart({name: tower() for name in names})
 
 
-@pytest.mark.parametrize("turn", LOOPS.values(), ids=LOOPS)
+@swept("turn", *((each,) for each in LOOPS.values()), kept=2)
 def test_a_graph_of_one_model_outlives_a_backward_of_another(turn: Callable[[Run], None]) -> None:
     found = held(partial(towers, "maker", "critic"), turn, optimizer=Several, budget=0.75)
     assert found.said == ""
@@ -400,9 +402,15 @@ def bodies() -> nn.ModuleDict:
     return nn.ModuleDict({name: nn.Sequential(Network(3, 0.0, counting=False), nn.Linear(8, 8)) for name in "ab"})
 
 
-@pytest.mark.parametrize("part", ["0", "0.blocks.1", "1"])
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("planned", [True, False])
+INSIDE = (("0", True, True), ("0.blocks.1", False, True), ("1", True, False), ("0", False, False))
+
+
+@swept(
+    "part, together, planned",
+    *INSIDE,
+    *sorted({*itertools.product(("0", "0.blocks.1", "1"), (True, False), (True, False))} - {*INSIDE}),
+    kept=4,
+)
 def test_a_part_of_a_model_that_is_held_to_a_budget_is_refused(part: str, together: bool, planned: bool) -> None:
     """It was accepted, and the training was told of hooks around its forward that were autockpt's own."""
     models = bodies()

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import autockpt
 from tests.doors import MOST_FORWARDS, follow_course, governor_of
 from tests.loops.twin import Run, held, listening, steps
+from tests.rows import swept
 from tests.twin import storage_bytes
 
 ROWS = 1024
@@ -282,13 +283,13 @@ def test_two_graphs_that_outlive_two_backwards() -> None:
     assert found.said == ""
 
 
-@pytest.mark.parametrize(("every", "budget"), [(1, 0.9), (1, 0.8)])
+@swept("every, budget", (1, 0.8), (1, 0.9), kept=1)
 def test_a_penalty_on_gradients_while_a_graph_waits(every: int, budget: float) -> None:
     found = held(pair, partial(penalised, every=every), optimizer=Several, budget=budget)
     assert found.said == ""
 
 
-@pytest.mark.parametrize("budget", [0.95, 0.85])
+@swept("budget", (0.85,), (0.95,), kept=1)
 def test_a_penalty_apart(budget: float) -> None:
     found = held(pair, penalised_apart, optimizer=Several, budget=budget)
     assert found.said == ""
@@ -300,13 +301,13 @@ def test_an_inner_loop() -> None:
     assert found.said == ""
 
 
-@pytest.mark.parametrize("every", [2, 4])
+@swept("every", (2,), (4,), kept=1)  # test_several has every fourth step each day
 def test_a_penalty_in_some_steps(every: int) -> None:
     found = held(pair, partial(penalised, every=every, count=21), optimizer=Several, budget=0.8, planned_by=5)
     assert found.said == ""
 
 
-@pytest.mark.parametrize("budget", [0.75, 0.6])
+@swept("budget", (0.6,), (0.75,), kept=1)
 def test_steps_that_begin_alike_and_go_on_elsewhere(budget: float) -> None:
     """With a plan for one of them, what the others do was spilled each time, and the budget held at that cost."""
     found = held(with_sides, turns, optimizer=Several, budget=budget)

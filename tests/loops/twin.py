@@ -7,10 +7,8 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +17,7 @@ from benchmarks.in_place.allocator import LOADED, Allocator
 from tests.loops.models import loss_of
 from tests.twin import differing, digest, generators, held_by, listening, storage_bytes
 
-__all__ = ["PLANNED_BY", "Found", "Run", "held", "listening", "one", "steps", "swept", "train", "train_on"]
+__all__ = ["PLANNED_BY", "Found", "Run", "held", "listening", "one", "steps", "train", "train_on"]
 
 PLANNED_BY = 4
 """Step by which a plan is on the model, counted from 1. One later than for a model that its first step leaves alone:
@@ -122,12 +120,6 @@ class Run:
             for key, value in vars(module).items():
                 if isinstance(value, (bool, int, float, str)):
                     self.noted[f"{name}.{key}"] = repr(value)
-
-
-def swept(names: str, *rows: tuple[Any, ...], kept: int) -> pytest.MarkDecorator:
-    """Parametrize a test: the first rows run with the suite, the others in the sweep."""
-    marked = [pytest.param(*row, marks=[] if i < kept else pytest.mark.sweep) for i, row in enumerate(rows)]
-    return pytest.mark.parametrize(names, marked)
 
 
 def train(run: Run, batches: list[Tensor]) -> None:

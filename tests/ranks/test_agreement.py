@@ -15,7 +15,12 @@ from .models import Shared
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
 DDP, FSDP = Shared(by="ddp"), Shared(by="fsdp")
-EITHER = pytest.mark.parametrize("shared", [DDP, FSDP], ids=["ddp", "fsdp"])
+
+
+def daily(which: Shared) -> pytest.MarkDecorator:
+    """One of the two with the suite, both in the sweep: what ranks agree on is asked for in the same way."""
+    rows = (pytest.param(each, marks=() if each is which else pytest.mark.sweep) for each in (DDP, FSDP))
+    return pytest.mark.parametrize("shared", [*rows], ids=["ddp", "fsdp"])
 
 
 def test_one_rank_agrees_with_itself() -> None:
@@ -49,7 +54,7 @@ def test_ranks_agree_round_by_round(both: Both) -> None:
         }
 
 
-@EITHER
+@daily(DDP)
 def test_unequal_budgets_are_one_error(both: Both, shared: Shared) -> None:
     found = both("unequal", shared=shared)
     for each in found:
@@ -57,7 +62,7 @@ def test_unequal_budgets_are_one_error(both: Both, shared: Shared) -> None:
         assert "budget 8000000 bytes on rank 0, budget 8000001 bytes on rank 1" in each["words"]
 
 
-@EITHER
+@daily(FSDP)
 def test_a_budget_that_is_too_small_for_one_rank_is_so_for_all(both: Both, shared: Shared) -> None:
     first, second = both("one_infeasible", shared=shared)
     assert [first["error"], second["error"]] == ["Infeasible"] * 2
@@ -70,28 +75,28 @@ def test_an_error_of_later_steps_would_be_one_ranks_own(both: Both) -> None:
     assert [each["error"] for each in both("strict", shared=FSDP)] == ["NotApplicable"] * 2
 
 
-@pytest.mark.parametrize("shared", [pytest.param(DDP, marks=pytest.mark.sweep), FSDP], ids=["ddp", "fsdp"])
+@daily(FSDP)
 def test_ranks_that_meet_other_sizes_wait_until_all_can_plan(both: Both, shared: Shared) -> None:
     for each in both("ragged", shared=shared):
         assert each["tight"]["segments"]
         assert each["tight"]["told"] == each["loose"]["told"]
 
 
-@EITHER
+@daily(DDP)
 def test_a_rank_that_does_not_come_is_named(both: Both, shared: Shared) -> None:
     first, second = both("absent", shared=shared)
     assert first["words"].startswith("rank 1 did not come within 3 s")
     assert first["same"] and second["same"]
 
 
-@EITHER
+@daily(FSDP)
 def test_where_one_rank_trains_without_a_plan_all_do(both: Both, shared: Shared) -> None:
     first, second = both("taken_off", shared=shared)
     assert not first["planned"] and not second["planned"]
     assert len(first["told"]) == len(second["told"])
 
 
-@EITHER
+@daily(DDP)
 def test_where_planning_fails_on_one_rank_all_hear_of_it(both: Both, shared: Shared) -> None:
     first, second = both("failing", shared=shared)
     assert second == {"error": "ZeroDivisionError", "words": "planned by nobody"}

@@ -100,10 +100,12 @@ def test_four_ranks_that_share_layers_and_shards_keep_to_their_budget(
         assert each["peaks"][-1] <= each["predicted"] <= 1.01 * each["peaks"][-1]
 
 
-HYBRID = pytest.param(Shared(by="fsdp", units="hybrid", quiet=False), marks=pytest.mark.sweep)
+SWEPT = (Shared(by="ddp", quiet=False), Shared(by="fsdp", units="hybrid", quiet=False))
 
-
-LOUD = [Shared(by="fsdp", quiet=False), Shared(by="tp", quiet=False), Shared(by="ddp", quiet=False), HYBRID]
+LOUD = [
+    *(Shared(by=by, quiet=False) for by in ("fsdp", "tp")),
+    *(pytest.param(each, marks=pytest.mark.sweep) for each in SWEPT),
+]
 
 
 @pytest.mark.parametrize("shared", LOUD, ids=["fsdp", "tensor parallel", "ddp", "hybrid"])

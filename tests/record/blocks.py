@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -63,6 +64,8 @@ def block(mode: Any = "measured") -> tuple[Profile, Units]:
     return profile, Units(profile, "1#0")
 
 
+@cache
 def zoo(name: str) -> Profile:
+    """The profile of a model of the zoo in its short form."""
     case = build(name, short=True)
     return autockpt.profile(case.model, case.kwargs, loss=loss_of)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from tests.zoo import Case, DenseNet, GlueStack, UNet, gpt2, tokens
 
-__all__ = ["MODELS", "warm"]
+__all__ = ["MODELS", "ROWS", "warm"]
 
 
 def images(batch: int, size: int) -> dict[str, Any]:
@@ -76,6 +77,13 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     "densenet": lambda: (DenseNet(4, 4), {"image": torch.randn(2, 3, 16, 16)}),
     "glue": lambda: (GlueStack(4, 16), {"hidden": torch.randn(8, 8, 16), "mask": torch.ones(8, 8, 1)}),
 }
+
+
+ROWS = [
+    name if name in ("gpt2", "resnet50", "unet", "glue") else pytest.param(name, marks=pytest.mark.sweep)
+    for name in MODELS
+]
+"""For a test that takes all of them: one of each kind with the suite, the others in the sweep."""
 
 
 def warm(name: str) -> Case:

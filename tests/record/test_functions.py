@@ -25,6 +25,8 @@ TRANSFORMERS = ["gpt2", "gpt2-cache", "t5"]
 DAILY = ("gpt2", "resnet50", "unet", "glue")
 """Models that a slow test takes in every run; the sweep takes all."""
 
+MOSTLY_SWEPT = [name if name in DAILY else pytest.param(name, marks=pytest.mark.sweep) for name in ZOO]
+
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_each_function_of_a_block_reads_and_makes(mode: Any) -> None:
@@ -121,7 +123,7 @@ def test_occurrences_are_those_that_a_function_mode_counts_at_run_time(name: str
     assert list(zip(calls, table.name, table.occurrence, strict=True)) == count.seen
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MOSTLY_SWEPT)
 def test_every_save_has_a_function_and_an_operator_that_made_or_read_it(name: str) -> None:
     profile = zoo(name)
     saves, functions, ops = profile.saves, profile.functions, profile.ops
@@ -223,7 +225,7 @@ def lives(profile: Profile) -> list[tuple[int, int, int]]:
     return list(zip(tensors.bytes, *deaths, strict=True))
 
 
-@pytest.mark.parametrize("name", [n if n in DAILY else pytest.param(n, marks=pytest.mark.sweep) for n in ZOO])
+@pytest.mark.parametrize("name", MOSTLY_SWEPT)
 def test_the_function_mode_changes_no_birth_and_no_death(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def recorded(case: Case) -> Profile:
         return autockpt.profile(case.model, case.kwargs)

@@ -15,7 +15,10 @@ from tests.toys.told import Told
 from tests.twin import held_by, storage_bytes
 from tests.zoo import ZOO, Case, build
 
-SMALL = [name for name in ZOO if name != "gpt2-vocabulary"]
+SWEPT = ("gpt2-cache", "gpt2-hidden-states", "uneven")
+"""Like others of the zoo."""
+
+SMALL = [pytest.param(name, marks=[pytest.mark.sweep] * (name in SWEPT)) for name in ZOO if name != "gpt2-vocabulary"]
 
 
 class Loop:

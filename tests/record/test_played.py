@@ -13,11 +13,11 @@ from autockpt import ProfilingError
 from tests.doors import AllocatorTape, Cpu, HostClock
 from tests.fuzz.timeless import without_times
 from tests.record.played import WORKSPACE_BYTES, WORKSPACES, as_cuda, recording_on, rounded
-from tests.record.small import MODELS
+from tests.record.small import MODELS, ROWS
 from tests.record.test_spill import recorded
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ROWS)
 def test_only_bytes_tell_the_devices_apart(name: str) -> None:
     case = MODELS[name]
     with without_times():

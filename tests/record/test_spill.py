@@ -37,7 +37,7 @@ from tests.doors import (
 from tests.fuzz.timeless import without_times
 from tests.record.plainly import dropping, held
 from tests.record.played import as_cuda
-from tests.record.small import MODELS, warm
+from tests.record.small import ROWS, warm
 from tests.toys.told import Told, with_linear
 
 WIDTH = 16
@@ -83,7 +83,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ROWS)
 def test_a_spilled_step_is_recorded_as_the_plain_one(name: str) -> None:
     case = warm(name)
     assert_same(case.model, case.kwargs)

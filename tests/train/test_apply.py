@@ -11,6 +11,7 @@ from torch import nn
 
 import autockpt
 from tests.doors import watching_replays
+from tests.rows import crossed
 
 
 def stack() -> nn.Sequential:
@@ -143,9 +144,7 @@ def compiled_itself(model: nn.Module) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")
-@pytest.mark.parametrize("steps", [False, True])
-@pytest.mark.parametrize("begin", [nn.Module.eval, compiled_whole, compiled_itself])
-@pytest.mark.parametrize("at_once", [True, False])
+@crossed(at_once=[True, False], begin=[nn.Module.eval, compiled_whole, compiled_itself], steps=[False, True])
 def test_where_a_plan_is_on_no_step_is_said_to_run_without(
     begin: Callable[[nn.Module], Any], steps: bool, at_once: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -156,7 +156,8 @@ def _work(rank: int, folder: str, said: Any) -> None:
 
 @pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed.fsdp"])  # imported once for both
     said: Any = context.Queue()
     processes = [context.Process(target=_work, args=(rank, str(tmp_path), said)) for rank in range(2)]
     for process in processes:
