@@ -17,14 +17,11 @@ from torch.nn.functional import gelu, linear
 
 from .._data.amounts import LEAST_FACTOR, MOST_FACTOR
 
-REFERENCE_SECONDS = 213e-6
-"""What a round takes on the host of `rooflines.ON_CPU`.
-
-Fitted: on a host where it took 359, the 18 plans of `benchmarks/overhead` predicted best with 1.68 times these costs.
-"""
+REFERENCE_SECONDS = 375e-6
+"""What a round took on the host of `rooflines.ON_CPU`, where it was 356 to 394 from hour to hour."""
 
 ROUNDS = 15
-"""The fastest counts: on a busy machine it differs by 3 % from run to run, the median by half."""
+"""The fastest counts: on a busy machine it differs by 5 % from run to run, the median by half."""
 
 SWEPT_BYTES = 2**22
 """More than the caches of one core hold."""
