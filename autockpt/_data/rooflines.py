@@ -47,17 +47,21 @@ class HostCosts:
 ON_CPU = HostCosts(
     replay_seconds=840e-6, member_seconds=134e-6, save_seconds=35e-6, kept_seconds=55e-6, mode_seconds=2e-6
 )
-"""On a core of an x86-64 server: fitted to what 36 plans of six small transformers took over the plain step, beside what
-their operators do, with few and with many units. That leaves 0.8 points of a step in the median, and 3.3 at worst. A
-host twice as fast takes about half."""
+"""On a core of an x86-64 server, a slow one: a host that is twice as fast takes half.
+
+Fitted to what 36 plans of six small transformers took over the plain step, beside what their operators do, with few and
+with many units: 0.8 points of a step off in the median, 3.3 at worst.
+"""
 
 
-SHOWS_ON_A_DEVICE = 0.25
-"""Share of these seconds that shows in the step of a device, which works meanwhile on what the host has queued.
+ON_A_DEVICE = HostCosts(
+    replay_seconds=105e-6, member_seconds=21.5e-6, save_seconds=8.25e-6, kept_seconds=14e-6, mode_seconds=6.5e-6
+)
+"""What shows of it in the step of a device, which works meanwhile on what the host has queued, whatever the host.
 
-Chosen, not measured; a stand-in for the longer of both. It ranks plans as one H100 did: there a Llama of 1 B (156 of
-162 ms worked, the host busy for 110) took 206 ms with every block recomputed and the host 172; in another run, with 62
-functions kept, which a mode must watch, 216.
+Chosen, not measured: a quarter of what a CPU's host took for each, alone; a stand-in for the longer of both. It ranks
+plans as one H100 did: there a Llama of 1 B (156 of 162 ms worked, the host busy for 110) took 206 ms with every block
+recomputed and the host 172; in another run, with 62 functions kept, which a mode must watch, 216.
 """
 
 
@@ -95,4 +99,4 @@ def host_costs(device: str, slowdown: float | None) -> HostCosts:
     """
     if device == IDLE_HOST:
         return HostCosts()
-    return ON_CPU.scaled((slowdown or 1.0) * (1.0 if device == "cpu" else SHOWS_ON_A_DEVICE))
+    return ON_CPU.scaled(slowdown or 1.0) if device == "cpu" else ON_A_DEVICE
