@@ -7,8 +7,9 @@ a replay. Before each round other things are brought into the caches, as the ope
 from __future__ import annotations
 
 import functools
-import threading
+import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -30,17 +31,23 @@ TOKENS, WIDTH, LAYERS = 16, 64, 4
 
 
 @functools.cache
-def host_slowdown() -> float:
-    """Return how many times as long this host takes; measured once in a process, in some 10 ms of the processor."""
-    seconds: list[float] = []
+def host_slowdown() -> float | None:
+    """Return how many times as long this host takes; measured once in a process, in some 10 ms of the processor.
+
+    None where it cannot be measured: no thread may start, or torch was changed so that the rounds fail.
+    """
     # A thread has no modes, hooks, autocast and default device of the user's, and a clock of its own.
-    thread = threading.Thread(target=_rounds, args=(seconds,), name="autockpt host speed")
-    thread.start()
-    thread.join()
-    return min(max(min(seconds) / REFERENCE_SECONDS, LEAST_FACTOR), MOST_FACTOR)
+    try:
+        with ThreadPoolExecutor(1, "autockpt host speed") as alone:
+            seconds = alone.submit(_fastest_round).result()
+    except RuntimeError:
+        return None
+    return min(max(seconds / REFERENCE_SECONDS, LEAST_FACTOR), MOST_FACTOR)
 
 
-def _rounds(seconds: list[float]) -> None:
+def _fastest_round() -> float:
+    """Return the seconds of the fastest round."""
+    fastest = math.inf
     others = np.zeros(SWEPT_BYTES, np.uint8)
     batch = torch.ones(TOKENS, WIDTH, dtype=torch.float32, device="cpu", requires_grad=True)
     weight = torch.ones(WIDTH, WIDTH, dtype=torch.float32, device="cpu")
@@ -48,7 +55,8 @@ def _rounds(seconds: list[float]) -> None:
         others += 1
         began = time.thread_time()
         _recomputed_step(batch, weight)
-        seconds.append(time.thread_time() - began)
+        fastest = min(fastest, time.thread_time() - began)
+    return fastest
 
 
 def _recomputed_step(batch: torch.Tensor, weight: torch.Tensor) -> None:
