@@ -70,6 +70,19 @@ class Passes:
             empty.update(read if keeps else ())
         return found
 
+    def held_until(self, slots: Sequence[int], last: int) -> int:
+        """Return the tick until which a segment holds what its replays begin with.
+
+        That is until the last replay is over. If its pass keeps the graph, a later pass may read again what that pass
+        has freed, so it is until autograd has released all saves.
+
+        Args:
+            slots: the saves that a replay of the segment can fill.
+            last: tick at which the last replay begins.
+        """
+        over = last + 1
+        return max((over, *(self._saves.release[i] for i in slots))) if self.keeping[self.at(last)] else over
+
     def _until(self, save: int, filled: int) -> int:
         """Return the tick until which a save lives that a replay fills at tick `filled`.
 

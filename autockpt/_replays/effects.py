@@ -76,7 +76,7 @@ def replay_of(
     if not fills:
         return None if idle else _never_read(index, members, slots)
     boundary = boundary_of(index, members)
-    over = max(fills) + 1  # the last replay is
+    over = index.passes.held_until(slots, max(fills))
     held = dict.fromkeys([*boundary, *left.results], over)
     twice = standing_twice(index, members, held, alone)
     buffers = changed_buffers(index, members)

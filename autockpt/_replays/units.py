@@ -17,7 +17,11 @@ from .._index.profile_index import Index, Members
 
 Units = tuple[int, ...]
 Given = Mapping[int, Collection[int]]
-"""By idle function, the tensors that came into its unit."""
+"""By idle function, the tensors that came into its unit; `_OLDER` stands for all that are older than the step."""
+
+_OLDER = -1
+"""As in the table of saves. A function counts as given one: where it saves an older tensor, that was an argument."""
+
 Readers = defaultdict[int, set[int]]
 """By tensor, the nodes that need it in a replay."""
 
@@ -63,12 +67,12 @@ def left_alone(
         idle: the functions.
         whole: the calls that may be a unit each; None for all that can be.
     """
-    given: dict[int, Collection[int]] = {f: index.reads(f) for f in idle}
+    given: dict[int, Collection[int]] = {f: (*index.reads(f), _OLDER) for f in idle}
     readers, left = _needs(index, members, given)
     calls = dict(_as_one(index, members, left, set(idle), readers, whole))
     if calls:
         for call, own in calls.items():
-            given |= dict.fromkeys(own, {each.tensor for each in index.nodes[call].arguments} - {-1})
+            given |= dict.fromkeys(own, tuple(each.tensor for each in index.nodes[call].arguments))
         readers, left = _needs(index, members, given)
     unit_of = {f: call for call, own in calls.items() for f in own}
     units = {unit: calls.get(unit, (unit,)) for unit in (unit_of.get(f, f) for f in sorted(left))}

@@ -36,7 +36,7 @@ def rows() -> Iterator[tuple[str, dict[str, Any]]]:
             f"gpipe, {SHARES[0]:.0%}, {name} by pins",
             {"schedule": "gpipe", "parts": PARTS, "share": SHARES[0], **pins},
         )
-    for schedule in ("gpipe", "1f1b", "interleaved"):
+    for schedule in SCHEDULES:
         for share in SHARES[:2]:
             given = {"schedule": schedule, "parts": PARTS, "share": share, "sharded": True}
             yield f"{schedule}, {share:.0%}, FSDP2", given
