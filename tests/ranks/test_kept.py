@@ -38,9 +38,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 FIRST = {
-    ("ddp", 0.6),
     ("ddp, planned before", 0.4),
-    ("fsdp", 0.6),
     ("fsdp, planned before", 0.4),
     ("fsdp in bfloat16", 0.6),
     ("fsdp, kept gathered", 0.8),
