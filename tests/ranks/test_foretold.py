@@ -16,10 +16,12 @@ from .conftest import Both
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
 
-SWEPT = [pytest.param(by, marks=pytest.mark.sweep) for by in ("ddp", "ddp views", "fsdp2 bf16", "fsdp2 kept", "sp")]
+SWEPT = [
+    pytest.param(by, marks=pytest.mark.sweep) for by in ("ddp", "ddp views", "tp", "fsdp2 bf16", "fsdp2 kept", "sp")
+]
 
 
-@pytest.mark.parametrize("by", ["fsdp2", "tp", *SWEPT])
+@pytest.mark.parametrize("by", ["fsdp2", *SWEPT])
 def test_a_rank_alone_foretells_what_two_real_ranks_hold(both: Both, by: str, tmp_path: Path) -> None:
     refuse_other_peaks(both, 2, by, tmp_path / "plan.json")
 

@@ -98,12 +98,9 @@ def test_four_ranks_that_share_layers_and_shards_keep_to_their_budget(
         assert each["peaks"][-1] <= each["predicted"] <= 1.01 * each["peaks"][-1]
 
 
-SWEPT = (Shared(by="ddp", quiet=False), Shared(by="fsdp", units="hybrid", quiet=False))
+SWEPT = (*(Shared(by=by, quiet=False) for by in ("tp", "ddp")), Shared(by="fsdp", units="hybrid", quiet=False))
 
-LOUD = [
-    *(Shared(by=by, quiet=False) for by in ("fsdp", "tp")),
-    *(pytest.param(each, marks=pytest.mark.sweep) for each in SWEPT),
-]
+LOUD = [Shared(by="fsdp", quiet=False), *(pytest.param(each, marks=pytest.mark.sweep) for each in SWEPT)]
 
 
 @pytest.mark.parametrize("shared", LOUD, ids=["fsdp", "tensor parallel", "ddp", "hybrid"])
