@@ -5,7 +5,10 @@
 
 The last one that comes says so; a key has the number of the round, and of a value the rank. Who waits in vain counts
 `GAVE_UP` in one step with everybody's own: so all hear the same of a round, that it was held or that they have parted.
-Rounds are few: while the first plan is on its way.
+
+Where replays speak there is a round in each step, and nearly always each rank says what it said in the last one. Such
+a rank sets no value, and counts no `CHANGED`. If none has changed, the last one that comes says so, and nobody reads a
+value: what a step costs a rank and the store does not grow with the square of their number.
 """
 
 from __future__ import annotations
@@ -51,8 +54,9 @@ FIRST_NAP_SECONDS, LONGEST_NAP_SECONDS = 1e-4, 0.1
 MOMENT_SECONDS = 1.0
 """Who waits for longer says where, and looks whether somebody there waits for this rank."""
 
-GAVE_UP = 1 << 32
-"""What a rank counts that waits for a round no more: far above the number of ranks."""
+CHANGED, GAVE_UP = 1 << 20, 1 << 40
+"""What a rank counts besides itself if it says something else than in the round before, and what one counts that waits
+for a round no more: each far above what all ranks count of the one before it."""
 
 
 class Group:
@@ -71,24 +75,49 @@ class Group:
         # Each rank counts for itself, and they open as many.
         self._place = f"{place}/{self._store.add(f'{place}/opened by {self.own}', 1)}"
         self._round = 0
+        self._said: Any = None
+        self._every: list[Any] = []  # what all ranks said in the last round; empty where that is not known
+        self._set: list[int] = []  # rounds in which the store has a value of this rank's
 
     def agree(self, value: Any, choose: Choose[T], *, parting: bool = False) -> T:
-        number = self._round
+        number, every = self._round, self._every
         try:
-            self.tell(value)
-            self._wait(number, PATIENCE_SECONDS if parting and number else None)
-            found = [msgspec.json.decode(self._store.get(self._key(number, rank))) for rank in self.members]
-            if number:  # all have come to this round, so nobody reads the one before it any more
-                self._store.delete_key(self._key(number - 1, self.own))
+            outcome = self._come(value)
+            self._every = []
+            if (outcome or self._wait(number, PATIENCE_SECONDS if parting and number else None)) != "same":
+                self._set_value(number)
+                every = [msgspec.json.decode(self._store.get(self._key(number, rank))) for rank in self.members]
+            while self._set and self._set[0] < number:  # all have come to this round, so nobody reads those before it
+                self._store.delete_key(self._key(self._set.pop(0), self.own))
         except torch.distributed.DistError as error:
             raise NotApplicable(SILENT.format(error)) from error
-        return choose(found)
+        self._every = every
+        return choose(every)
 
     def tell(self, value: Any) -> None:
+        self._come(value)
+
+    def _come(self, value: Any) -> str:
+        """Come to the next round; return how it ends if all others have come, else an empty text."""
         number, self._round = self._round, self._round + 1
-        self._store.set(self._key(number, self.own), msgspec.json.encode(value))
-        if self._store.add(self._key(number, "came"), 1) == len(self.members):
-            self._store.set(self._key(number, "over"), "held")
+        changed = not self._every or value != self._said
+        self._said = value
+        if changed:
+            self._set_value(number)
+        count = self._store.add(self._key(number, "came"), 1 + changed * CHANGED)
+        if count >= GAVE_UP or count % CHANGED < len(self.members):
+            return ""
+        outcome = "held" if count >= CHANGED else "same"
+        self._store.set(self._key(number, "over"), outcome)
+        for what in ("came", "over") if number else ():
+            self._store.delete_key(self._key(number - 1, what))
+        return outcome
+
+    def _set_value(self, number: int) -> None:
+        """Have others see what this rank says in a round, and that it has come, unless they can."""
+        if number not in self._set:
+            self._store.set(self._key(number, self.own), msgspec.json.encode(self._said))
+            self._set.append(number)
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
         (here,) = private.parts([tensor])
@@ -107,8 +136,11 @@ class Group:
     def _key(self, number: int, what: int | str | None = None) -> str:
         return f"{self._place}/{number}" if what is None else f"{self._place}/{number}/{what}"
 
-    def _wait(self, number: int, patience_seconds: float | None) -> None:
+    def _wait(self, number: int, patience_seconds: float | None) -> str:
         """Wait until all ranks have come to a round: as long as the process group waits for anything, or less.
+
+        Returns:
+            "held", or "same" if each rank says what it said in the round before.
 
         Raises:
             NotApplicable: one has not, or waits for this one elsewhere.
@@ -117,20 +149,22 @@ class Group:
         timeout_seconds = self._store.timeout.total_seconds()
         if patience_seconds is not None and not self._over_within(number, min(patience_seconds, timeout_seconds)):
             gave_up, came = divmod(self._store.add(self._key(number, "came"), GAVE_UP), GAVE_UP)
-            if gave_up == 1 and came < len(self.members):
+            if gave_up == 1 and came % CHANGED < len(self.members):
                 words = PARTED.format(self._absent(number), patience_seconds)
                 self._store.set(self._key(number, "over"), f"parted {words}")
         if not self._over_within(number, timeout_seconds):
             raise NotApplicable(ABSENT.format(self._absent(number), timeout_seconds))
         what, _, words = self._store.get(self._key(number, "over")).decode().partition(" ")
-        if what != "held":
+        if what not in ("held", "same"):
             raise (Parted if what == "parted" else NotApplicable)(words)
+        return str(what)
 
     def _over_within(self, number: int, seconds: float) -> bool:
         """Wait until it is known what has become of a round; whether that is so in time."""
         moment_seconds = min(MOMENT_SECONDS, seconds)
         if self._is_over(number, moment_seconds):
             return True
+        self._set_value(number)
         ends, place = time.monotonic() + seconds - moment_seconds, Round(self._key(number), self.members)
         stands: Circle = ()
         until = 0.0

@@ -17,14 +17,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
-import msgspec
 import torch
 from torch import nn
 
 from .. import __version__
-from .._data.copies import CopiedTensors
 from .._data.errors import NotApplicable
 from .._data.files import decode, encode
 from .._data.offload import Offload
@@ -33,15 +31,22 @@ from .._data.profile import Profile
 from .._ranks import One, Parted, Ranks, ranks_of
 from .._ranks.by_hand import what_runs
 from .._ranks.errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
-from .._ranks.layers import sharing_group, with_copies
 from .._ranks.units import speaks, units
-from .._stash.plan_stash import MEASURED_BYTES, with_measured_rates
 from .._stash.shard import is_unlike
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from .known import Ready
+from .parts import with_parts
 from .request import Request
 
-T = TypeVar("T")
+
+class Prepared(Protocol):
+    """What a rank has prepared for its step."""
+
+    def drop(self) -> None:
+        """Release what it holds."""
+
+
+T = TypeVar("T", bound=Prepared)
 
 Next = Literal["go on", "plan", "wait"]
 """How a step begins: as this rank decided; after all ranks have made a plan; or spilled, to wait for other ranks."""
@@ -73,6 +78,7 @@ class Agreement:
         self._request, self._over = request, False
         self._ranks: Ranks = One()
         self._own: Exception | None = None  # the error of this rank
+        self._hashed: tuple[Plan, str] | None = None  # a plan, and what tells it from others
         self.speaks = self.given = self._gathers = False
         self.refused: dict[str, str] = {}
 
@@ -112,7 +118,7 @@ class Agreement:
         if self._request.strict:
             raise NotApplicable(STRICT.format(len(self._ranks.members)))
         self._own = failed
-        segments = "" if under is None or not self.speaks else what_runs(under)
+        segments = "" if under is None or not self.speaks else self._hash_of(under)
         value = {"able": able, "asked": self._asked(), "under": segments, "refused": dict(refused)}
         value |= {} if failed is None else plain_error(failed, "trained")
         try:
@@ -123,7 +129,7 @@ class Agreement:
         return follows if able else "go on"
 
     def together(self, prepare: Callable[[], T]) -> T:
-        """Prepare a step on all ranks, as long as they wait for each other. If one fails, all raise.
+        """Prepare a step on all ranks, as long as they wait for each other. If one fails, all drop theirs and raise.
 
         Raises:
             AutockptError: the error of the first rank that has one; raised on all.
@@ -136,42 +142,27 @@ class Agreement:
             found = prepare()
         except Exception as error:  # whatever it is, the others must not wait for this rank
             self._own, said = error, plain_error(error, "began a step")
-        self._ranks.agree(said, self._raise_first)
+        try:
+            self._ranks.agree(said, self._raise_first)
+        except BaseException:
+            if found is not None:  # the profiler of a recorded step would run on, as long as the error is held
+                found.drop()
+            raise
         assert found is not None
         return found
 
     def sharing(
         self, model: nn.Module, profile: Profile, offload: Offload | None, device: torch.device
     ) -> tuple[Profile, Offload | None]:
-        """Return a recorded step with what ranks have alike in it, and how fast the slowest of them gathers that.
+        """Return a recorded step with what ranks have alike in it, if that may be in parts on them; see `with_parts`.
 
-        Args:
-            model: the model.
-            profile: the step on this rank.
-            offload: what was asked for; nothing is done unless that is parts on several ranks. Where ranks once did not
-                have alike what they had in the recorded step, nothing is in parts any more.
-            device: the device that it trains on.
-
-        Raises:
-            NotApplicable: no ranks share layers of the model; on all.
+        Where ranks once did not have alike what they had in the recorded step, nothing is in parts any more.
         """
         if offload is None or not offload.is_shard:
             return profile, offload
         if any(map(is_unlike, self.refused.values())):
             return profile, None
-        if not self.speaks:  # ranks plan each for itself, so that no group could gather
-            offload = msgspec.structs.replace(offload, group="")
-        group = sharing_group(model, offload)
-        found = with_copies(profile, self._ranks, group)
-        copies = CopiedTensors() if found.copies is None else found.copies
-        offload = msgspec.structs.replace(offload, ranks=copies.ranks)
-        most_bytes = max((found.tensors.bytes[tensor] for tensor in copies.tensors), default=0)
-        if not offload.assumed or not most_bytes:
-            return found, offload
-        own = with_measured_rates(offload, device, min(most_bytes, MEASURED_BYTES), group=group)
-        times = [1 / own.write_rate, 1 / own.read_rate, own.move_seconds]
-        write, read, few = self._ranks.agree(times, lambda every: [*map(max, zip(*every, strict=True))])
-        return found, msgspec.structs.replace(own, write_rate=1 / write, read_rate=1 / read, move_seconds=few)
+        return with_parts(self._ranks, model, profile, offload, device, speaks=self.speaks)
 
     def plan(self, need_bytes: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:
         """Return a first plan for the step that begins; if replays speak, also any later one.
@@ -238,6 +229,12 @@ class Agreement:
             words = why if error is None else f"{why} ({told_as(error)})"
             with contextlib.suppress(RuntimeError):  # the process group is gone: nobody listens, and `error` counts
                 self._ranks.tell({"left": words, "failed": error is not None})
+
+    def _hash_of(self, plan: Plan) -> str:
+        """Return what tells this plan from others; it is the same one in most steps."""
+        if self._hashed is None or self._hashed[0] is not plan:
+            self._hashed = plan, what_runs(plan)
+        return self._hashed[1]
 
     def _asked(self) -> dict[str, str]:
         request = self._request

@@ -148,7 +148,8 @@ def interrupted_in_a_wait(rank: int, *, shared: Shared) -> dict[str, Any]:
     wrapped, _ = applied(shared, budget_for(shared))
     if rank == 0:
         store.wait(["interrupted"])
-        return {**told_of(lambda: loop(rank, shared, wrapped, 1, said)), "steps": len(said)}
+        found = told_of(lambda: loop(rank, shared, wrapped, 1, said))
+        return {**found, "steps": len(said), "then": told_of(lambda: autockpt.measure(int))["words"]}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the run is in the background
     looks: Callable[..., bool] = rank_group.Group._is_over
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+from unittest import mock
+
 import pytest
 import torch
 from torch import distributed, nn
 
-from autockpt import Plan, Segment
-from tests.doors import One, ranks_of, what_runs
+from autockpt import NotApplicable, Plan, Segment
+from tests.doors import One, agreement, ranks_of, what_runs
 
 from .conftest import Both
 from .models import Shared
@@ -30,6 +33,24 @@ def test_one_rank_agrees_with_itself() -> None:
     assert ranks.local(model.weight) is model.weight
     with ranks.gathered(model):
         assert torch.equal(model.weight, ranks.local(model.weight))
+
+
+def test_what_a_rank_has_begun_is_dropped_where_another_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profiler of a recorded step ran on, so that nothing could be measured as long as the error was held."""
+    asked = agreement.Agreement(cast(Any, None))
+    monkeypatch.setattr(agreement.Agreement, "waits", True)
+    monkeypatch.setattr(asked, "_ranks", Failing())
+    begun = mock.Mock()
+    with pytest.raises(NotApplicable, match="rank 1 has failed"):
+        asked.together(lambda: begun)
+    begun.drop.assert_called_once_with()
+
+
+class Failing(One):
+    """Ranks of which another one has failed as a step began."""
+
+    def agree(self, value: Any, choose: Any, *, parting: bool = False) -> Any:
+        raise NotApplicable("rank 1 has failed")
 
 
 def test_plans_are_told_apart_by_what_runs_and_not_by_figures() -> None:

@@ -80,6 +80,7 @@ def test_a_wait_for_another_rank_ends_by_an_interrupt(both: Both, shared: Shared
     first, second = both("bad.interrupted_in_a_wait", shared=shared)
     assert second["error"] == "KeyboardInterrupt"
     assert first["words"].startswith("rank 1 has failed as a step began (KeyboardInterrupt)")
+    assert first["then"] == ""  # where ranks share layers, the profiler of the step that had begun ran on
 
 
 @pytest.mark.parametrize("at", [0, *(pytest.param(at, marks=sweep) for at in (1, 2, 4))])

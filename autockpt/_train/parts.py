@@ -1,0 +1,45 @@
+"""What of a recorded step ranks have alike, so that each may hold a part; and how fast the slowest one gathers that."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+from torch import nn
+
+from .._data.copies import CopiedTensors
+from .._data.offload import Offload
+from .._data.profile import Profile
+from .._ranks import Ranks
+from .._ranks.layers import sharing_group, with_copies
+from .._stash.plan_stash import MEASURED_BYTES, with_measured_rates
+
+
+def with_parts(
+    ranks: Ranks, model: nn.Module, profile: Profile, offload: Offload, device: torch.device, *, speaks: bool
+) -> tuple[Profile, Offload]:
+    """Return a recorded step with what ranks have alike in it, and how fast the slowest of them gathers that.
+
+    Args:
+        ranks: that agree.
+        model: the model.
+        profile: the step on this rank.
+        offload: what was asked for: parts on several ranks.
+        device: the device that it trains on.
+        speaks: whether replays run collectives. Else ranks plan each for itself, so that no group could gather.
+
+    Raises:
+        NotApplicable: no ranks share layers of the model; on all.
+    """
+    if not speaks:
+        offload = msgspec.structs.replace(offload, group="")
+    group = sharing_group(model, offload)
+    found = with_copies(profile, ranks, group)
+    copies = CopiedTensors() if found.copies is None else found.copies
+    offload = msgspec.structs.replace(offload, ranks=copies.ranks)
+    most_bytes = max((found.tensors.bytes[tensor] for tensor in copies.tensors), default=0)
+    if not offload.assumed or not most_bytes:
+        return found, offload
+    own = with_measured_rates(offload, device, min(most_bytes, MEASURED_BYTES), group=group)
+    times = [1 / own.write_rate, 1 / own.read_rate, own.move_seconds]
+    write, read, few = ranks.agree(times, lambda every: [*map(max, zip(*every, strict=True))])
+    return found, msgspec.structs.replace(own, write_rate=1 / write, read_rate=1 / read, move_seconds=few)

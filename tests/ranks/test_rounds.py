@@ -1,0 +1,91 @@
+"""Rounds in which ranks agree: each hears what all say, for a few operations of the store a rank."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import distributed
+
+from tests.doors import rank_group, torch_private
+
+c10d: Any = distributed
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="needs torch.distributed")
+
+MOST_OPERATIONS = 7
+"""Of a rank in a round in which nobody says anything new, looks at whether it is over left out."""
+
+
+class CountingStore:
+    """A store of this process that counts what each rank asks of it."""
+
+    def __init__(self, own: threading.local) -> None:
+        self.keys = c10d.HashStore()
+        self.asked: dict[int, list[str]] = {}
+        self._own = own
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "check" and hasattr(self._own, "rank"):
+            self.asked.setdefault(self._own.rank, []).append(name)
+        return getattr(self.keys, name)
+
+
+def heard_by(rounds: list[list[Any]]) -> tuple[list[list[Any]], CountingStore]:
+    """Return what each rank hears, round by round, where it says what `rounds` has for it; and the store.
+
+    What was asked of that is counted in the last ten rounds.
+    """
+    ranks, own = len(rounds[0]), threading.local()
+    store, heard = CountingStore(own), [list[Any]() for _ in range(ranks)]
+
+    def agrees(rank: int) -> None:
+        own.rank = rank
+        group = rank_group.Group(tuple(range(ranks)))
+        for left, values in zip(reversed(range(len(rounds))), rounds, strict=True):
+            if left == 9:
+                store.asked[rank] = []
+            heard[rank].append(group.agree(values[rank], list))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_private, "own_rank", lambda: own.rank)
+        patch.setattr(torch_private, "default_store", lambda: store)
+        threads = [threading.Thread(target=agrees, args=(rank,)) for rank in range(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return heard, store
+
+
+@st.composite
+def _rounds(draw: st.DrawFn) -> list[list[Any]]:
+    """Rounds of a few ranks, which mostly say what they said before."""
+    ranks = draw(st.integers(2, 4))
+    values = [{"says": 0}] * ranks
+    rounds = []
+    for _ in range(draw(st.integers(1, 8))):
+        for rank in draw(st.sets(st.integers(0, ranks - 1), max_size=2)):
+            values = [*values[:rank], {"says": draw(st.integers(0, 2))}, *values[rank + 1 :]]
+        rounds.append(values)
+    return rounds
+
+
+@settings(max_examples=25, deadline=None)
+@given(rounds=_rounds())
+def test_each_rank_hears_what_all_say(rounds: list[list[Any]]) -> None:
+    heard, _ = heard_by(rounds)
+    assert heard == [rounds] * len(rounds[0])
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_round_in_which_nobody_says_anything_new_costs_few_operations_however_many_ranks(ranks: int) -> None:
+    """Each rank read the values of all in each step: on 8 of them 3.6 ms, and two keys of each round stayed."""
+    rounds = [[{"says": rank} for rank in range(ranks)]] * 21
+    heard, store = heard_by(rounds)
+    assert heard == [rounds] * ranks
+    assert all(len(asked) <= 10 * MOST_OPERATIONS for asked in store.asked.values())
+    assert store.keys.num_keys() <= 2 * ranks + 4
