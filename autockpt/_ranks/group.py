@@ -95,6 +95,7 @@ class Group:
         return choose(every)
 
     def tell(self, value: Any) -> None:
+        self._every = []  # it does not come back to set a value, so it does now
         self._come(value)
 
     def _come(self, value: Any) -> str:

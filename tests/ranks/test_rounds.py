@@ -34,10 +34,11 @@ class CountingStore:
         return getattr(self.keys, name)
 
 
-def heard_by(rounds: list[list[Any]]) -> tuple[list[list[Any]], CountingStore]:
+def heard_by(rounds: list[list[Any]], teller: int = -1) -> tuple[list[list[Any]], CountingStore]:
     """Return what each rank hears, round by round, where it says what `rounds` has for it; and the store.
 
-    What was asked of that is counted in the last ten rounds.
+    What was asked of that is counted in the last ten rounds. A `teller` says what it has to say in the last round and
+    waits for nobody.
     """
     ranks, own = len(rounds[0]), threading.local()
     store, heard = CountingStore(own), [list[Any]() for _ in range(ranks)]
@@ -48,7 +49,10 @@ def heard_by(rounds: list[list[Any]]) -> tuple[list[list[Any]], CountingStore]:
         for left, values in zip(reversed(range(len(rounds))), rounds, strict=True):
             if left == 9:
                 store.asked[rank] = []
-            heard[rank].append(group.agree(values[rank], list))
+            if rank == teller and not left:
+                group.tell(values[rank])
+            else:
+                heard[rank].append(group.agree(values[rank], list))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_private, "own_rank", lambda: own.rank)
@@ -79,6 +83,14 @@ def _rounds(draw: st.DrawFn) -> list[list[Any]]:
 def test_each_rank_hears_what_all_say(rounds: list[list[Any]]) -> None:
     heard, _ = heard_by(rounds)
     assert heard == [rounds] * len(rounds[0])
+
+
+@pytest.mark.parametrize("new", [0, 1])
+def test_a_rank_that_waits_for_nobody_is_heard(new: int) -> None:
+    """Also where it says what it said before, and another one something new."""
+    rounds = [[{"says": 0}] * 3, [{"says": 0}, {"says": 0}, {"says": new}]]
+    heard, _ = heard_by(rounds, teller=0)
+    assert heard == [rounds[:1], rounds, rounds]
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
