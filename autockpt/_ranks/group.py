@@ -1,14 +1,15 @@
 """Ranks that agree, through the store of their process group: no collective runs, and no device is asked.
 
-    rank 0   set 7/0 ─ count 7 ─▶ 1: wait for 7 ───────────▶ both values ─▶ choose ─▶ the same
-    rank 1             set 7/1 ─ count 7 ─▶ 2: say 7 ──────▶ both values ─▶ choose ─▶ the same
+    rank 0   set 7/0 ─ count ─▶ not all: wait for "7" ─────▶ both values ─▶ choose ─▶ the same
+    rank 1             set 7/1 ─ count ─▶ all: say "7 held" ▶ both values ─▶ choose ─▶ the same
 
-The last one that comes says so; a key has the number of the round, and of a value the rank. Who waits in vain counts
-`GAVE_UP` in one step with everybody's own: so all hear the same of a round, that it was held or that they have parted.
+The last one that comes says so; the key of a value has the number of the round and of the rank. Who waits in vain
+counts `GAVE_UP` in one step with everybody's own: so all hear the same of a round, that it was held or that they have
+parted.
 
 Where replays speak there is a round in each step, and nearly always each rank says what it said in the last one. Such
 a rank sets no value, and counts no `CHANGED`. If none has changed, the last one that comes says so, and nobody reads a
-value: what a step costs a rank and the store does not grow with the square of their number.
+value: a round is two operations of the store and what a rank looks for meanwhile, however many ranks there are.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ FIRST_NAP_SECONDS, LONGEST_NAP_SECONDS = 1e-4, 0.1
 MOMENT_SECONDS = 1.0
 """Who waits for longer says where, and looks whether somebody there waits for this rank."""
 
-CHANGED, GAVE_UP = 1 << 20, 1 << 40
+CHANGED, GAVE_UP = 1 << 31, 1 << 45
 """What a rank counts besides itself if it says something else than in the round before, and what one counts that waits
-for a round no more: each far above what all ranks count of the one before it."""
+for a round no more. Each is far above what all ranks count of the one before it."""
 
 
 class Group:
@@ -74,7 +75,9 @@ class Group:
         place = f"autockpt/{'-'.join(map(str, members))}"
         # Each rank counts for itself, and they open as many.
         self._place = f"{place}/{self._store.add(f'{place}/opened by {self.own}', 1)}"
-        self._round = 0
+        self._round = self._since = 0  # the round that comes, and the one after the last in which a rank had changed
+        self._before = -1  # what that was before it; nobody counts there any more
+        self._over = ""  # what the store was heard to say last of a round that is over
         self._said: Any = None
         self._every: list[Any] = []  # what all ranks said in the last round; empty where that is not known
         self._set: list[int] = []  # rounds in which the store has a value of this rank's
@@ -84,7 +87,8 @@ class Group:
         try:
             outcome = self._come(value)
             self._every = []
-            if (outcome or self._wait(number, PATIENCE_SECONDS if parting and number else None)) != "same":
+            if (outcome or self._wait(number, PATIENCE_SECONDS if parting and number else None)) == "held":
+                self._before, self._since = self._since, self._round
                 self._set_value(number)
                 every = [msgspec.json.decode(self._store.get(self._key(number, rank))) for rank in self.members]
             while self._set and self._set[0] < number:  # all have come to this round, so nobody reads those before it
@@ -99,20 +103,24 @@ class Group:
         self._come(value)
 
     def _come(self, value: Any) -> str:
-        """Come to the next round; return how it ends if all others have come, else an empty text."""
+        """Come to the next round; if all others have, say and return that it is "held", or the "same" as before."""
         number, self._round = self._round, self._round + 1
         changed = not self._every or value != self._said
         self._said = value
         if changed:
             self._set_value(number)
-        count = self._store.add(self._key(number, "came"), 1 + changed * CHANGED)
-        if count >= GAVE_UP or count % CHANGED < len(self.members):
+        count = self._store.add(self._key(self._since, "came"), 1 + changed * CHANGED)
+        if count >= GAVE_UP or count % CHANGED < self._all_by(number):
             return ""
         outcome = "held" if count >= CHANGED else "same"
-        self._store.set(self._key(number, "over"), outcome)
-        for what in ("came", "over") if number else ():
-            self._store.delete_key(self._key(number - 1, what))
+        self._store.set(f"{self._place}/over", f"{number} {outcome}")
+        if outcome == "held" and self._before >= 0:
+            self._store.delete_key(self._key(self._before, "came"))
         return outcome
+
+    def _all_by(self, number: int) -> int:
+        """Return what ranks count where all have come to a round, and to those before it since one had changed."""
+        return len(self.members) * (number + 1 - self._since)
 
     def _set_value(self, number: int) -> None:
         """Have others see what this rank says in a round, and that it has come, unless they can."""
@@ -141,7 +149,7 @@ class Group:
         """Wait until all ranks have come to a round: as long as the process group waits for anything, or less.
 
         Returns:
-            "held", or "same" if each rank says what it said in the round before.
+            As `_come`.
 
         Raises:
             NotApplicable: one has not, or waits for this one elsewhere.
@@ -149,16 +157,16 @@ class Group:
         """
         timeout_seconds = self._store.timeout.total_seconds()
         if patience_seconds is not None and not self._over_within(number, min(patience_seconds, timeout_seconds)):
-            gave_up, came = divmod(self._store.add(self._key(number, "came"), GAVE_UP), GAVE_UP)
-            if gave_up == 1 and came % CHANGED < len(self.members):
+            gave_up, count = divmod(self._store.add(self._key(self._since, "came"), GAVE_UP), GAVE_UP)
+            if gave_up == 1 and count % CHANGED < self._all_by(number):
                 words = PARTED.format(self._absent(number), patience_seconds)
-                self._store.set(self._key(number, "over"), f"parted {words}")
+                self._store.set(f"{self._place}/over", f"{number} parted {words}")
         if not self._over_within(number, timeout_seconds):
             raise NotApplicable(ABSENT.format(self._absent(number), timeout_seconds))
-        what, _, words = self._store.get(self._key(number, "over")).decode().partition(" ")
-        if what not in ("held", "same"):
-            raise (Parted if what == "parted" else NotApplicable)(words)
-        return str(what)
+        outcome, _, words = self._over.partition(" ")[2].partition(" ")
+        if words:
+            raise (Parted if outcome == "parted" else NotApplicable)(words)
+        return outcome
 
     def _over_within(self, number: int, seconds: float) -> bool:
         """Wait until it is known what has become of a round; whether that is so in time."""
@@ -178,7 +186,8 @@ class Group:
                     stands, until = circle, time.monotonic() + PATIENCE_SECONDS
                 elif circle and time.monotonic() >= until:  # a rank may have a thread that comes elsewhere meanwhile
                     for _, each in circle:
-                        self._store.set(f"{each.begin}/over", f"circle {words_of(circle)}")
+                        theirs, _, begun = each.begin.rpartition("/")
+                        self._store.set(f"{theirs}/over", f"{begun} circle {words_of(circle)}")
         return self._is_over(number, 0)
 
     def _is_over(self, number: int, seconds: float) -> bool:
@@ -187,12 +196,19 @@ class Group:
         It looks again and again: a wait of the store's own would hear no KeyboardInterrupt before its end.
         """
         ends, nap_seconds = time.monotonic() + seconds, FIRST_NAP_SECONDS
-        while not self._store.check([self._key(number, "over")]):
+        while not self._hears_of(number):
             if time.monotonic() >= ends:
                 return False
             time.sleep(nap_seconds)
             nap_seconds = min(2 * nap_seconds, LONGEST_NAP_SECONDS)
         return True
+
+    def _hears_of(self, number: int) -> bool:
+        """Look once whether it is known what has become of a round."""
+        key = f"{self._place}/over"
+        if self._over or self._store.check([key]):
+            self._over = self._store.get(key).decode()
+        return bool(self._over) and int(self._over.partition(" ")[0]) >= number
 
     def _absent(self, number: int) -> str:
         """Name the ranks that have not come to a round."""
