@@ -9,7 +9,7 @@ parted.
 
 Where replays speak there is a round in each step, and nearly always each rank says what it said in the last one. Such
 a rank sets no value, and counts no `CHANGED`. If none has changed, the last one that comes says so, and nobody reads a
-value: a round is two operations of the store and what a rank looks for meanwhile, however many ranks there are.
+value: a round is two or three operations of the store and looks for its end, however many ranks there are.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FIRST_NAP_SECONDS, LONGEST_NAP_SECONDS = 1e-4, 0.1
 MOMENT_SECONDS = 1.0
 """Who waits for longer says where, and looks whether somebody there waits for this rank."""
 
-CHANGED, GAVE_UP = 1 << 31, 1 << 45
+CHANGED, GAVE_UP = 1 << 20, 1 << 40
 """What a rank counts besides itself if it says something else than in the round before, and what one counts that waits
 for a round no more. Each is far above what all ranks count of the one before it."""
 
@@ -75,8 +75,7 @@ class Group:
         place = f"autockpt/{'-'.join(map(str, members))}"
         # Each rank counts for itself, and they open as many.
         self._place = f"{place}/{self._store.add(f'{place}/opened by {self.own}', 1)}"
-        self._round = self._since = 0  # the round that comes, and the one after the last in which a rank had changed
-        self._before = -1  # what that was before it; nobody counts there any more
+        self._round = 0
         self._over = ""  # what the store was heard to say last of a round that is over
         self._said: Any = None
         self._every: list[Any] = []  # what all ranks said in the last round; empty where that is not known
@@ -88,7 +87,6 @@ class Group:
             outcome = self._come(value)
             self._every = []
             if (outcome or self._wait(number, PATIENCE_SECONDS if parting and number else None)) == "held":
-                self._before, self._since = self._since, self._round
                 self._set_value(number)
                 every = [msgspec.json.decode(self._store.get(self._key(number, rank))) for rank in self.members]
             while self._set and self._set[0] < number:  # all have come to this round, so nobody reads those before it
@@ -109,18 +107,14 @@ class Group:
         self._said = value
         if changed:
             self._set_value(number)
-        count = self._store.add(self._key(self._since, "came"), 1 + changed * CHANGED)
-        if count >= GAVE_UP or count % CHANGED < self._all_by(number):
+        count = self._store.add(self._key(number, "came"), 1 + changed * CHANGED)
+        if count >= GAVE_UP or count % CHANGED < len(self.members):
             return ""
         outcome = "held" if count >= CHANGED else "same"
         self._store.set(f"{self._place}/over", f"{number} {outcome}")
-        if outcome == "held" and self._before >= 0:
-            self._store.delete_key(self._key(self._before, "came"))
+        if number:
+            self._store.delete_key(self._key(number - 1, "came"))
         return outcome
-
-    def _all_by(self, number: int) -> int:
-        """Return what ranks count where all have come to a round, and to those before it since one had changed."""
-        return len(self.members) * (number + 1 - self._since)
 
     def _set_value(self, number: int) -> None:
         """Have others see what this rank says in a round, and that it has come, unless they can."""
@@ -157,8 +151,8 @@ class Group:
         """
         timeout_seconds = self._store.timeout.total_seconds()
         if patience_seconds is not None and not self._over_within(number, min(patience_seconds, timeout_seconds)):
-            gave_up, count = divmod(self._store.add(self._key(self._since, "came"), GAVE_UP), GAVE_UP)
-            if gave_up == 1 and count % CHANGED < self._all_by(number):
+            gave_up, count = divmod(self._store.add(self._key(number, "came"), GAVE_UP), GAVE_UP)
+            if gave_up == 1 and count % CHANGED < len(self.members):
                 words = PARTED.format(self._absent(number), patience_seconds)
                 self._store.set(f"{self._place}/over", f"{number} parted {words}")
         if not self._over_within(number, timeout_seconds):
