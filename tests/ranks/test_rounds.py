@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -91,6 +93,24 @@ def test_a_rank_that_waits_for_nobody_is_heard(new: int) -> None:
     rounds = [[{"says": 0}] * 3, [{"says": 0}, {"says": 0}, {"says": new}]]
     heard, _ = heard_by(rounds, teller=0)
     assert heard == [rounds[:1], rounds, rounds]
+
+
+def test_a_rank_that_is_interrupted_as_it_waits_is_heard_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not know how that round ended. The other one waited for it until the timeout."""
+    store = c10d.HashStore()
+    store.set_timeout(datetime.timedelta(seconds=20))
+    monkeypatch.setattr(torch_private, "default_store", lambda: store)
+    groups = []
+    for rank in (0, 1):
+        monkeypatch.setattr(torch_private, "own_rank", lambda rank=rank: rank)
+        groups.append(rank_group.Group((0, 1)))
+    first, second = groups
+    monkeypatch.setattr(second, "_wait", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        second.agree("here", list)
+    second.tell("left")
+    assert first.agree("here", list) == ["here", "here"]
+    assert first.agree("here", list) == ["here", "left"]
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
