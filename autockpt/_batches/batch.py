@@ -16,7 +16,7 @@ from .._calls.roots import WHOLE, roots
 from .._calls.values import encode, kept_whole
 from .._device.present import kinds
 from .._ranks.buckets import data_parallel
-from .._ranks.units import gathered_now, parameters_at_rest, switches, waiting_gradients
+from .._ranks.fsdp import gathered_now, parameters_at_rest, switches, waiting_gradients
 from .._torch_private import is_distributed, parts, process_group
 
 SWITCHES = (bool, str, torch.dtype, enum.Enum)

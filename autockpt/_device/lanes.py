@@ -71,3 +71,7 @@ class Lanes:
         if current != mark.asked_on:
             mark.asked_on.wait_event(mark.event)
             tensor.record_stream(current)
+
+    def finish(self) -> None:
+        """Wait until the current stream has done all that it was asked for, copies that it waits for included."""
+        torch.cuda.current_stream(self._at).synchronize()

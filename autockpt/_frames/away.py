@@ -31,7 +31,7 @@ def run_here(run: Callable[[MemberCall, Undo], Any], call: MemberCall, undo: Und
         undo: how the replay is undone.
     """
     own: Undo = []
-    brought = _torch_private.gather(call.unit)
+    brought = _torch_private.gather(call.fsdp_unit)
     try:
         return run(call, own)
     finally:
@@ -41,7 +41,7 @@ def run_here(run: Callable[[MemberCall, Undo], Any], call: MemberCall, undo: Und
             if own:  # an interrupt came as `take_back` began
                 take_back(own)
             if brought:
-                _torch_private.let_go(call.unit)
+                _torch_private.let_go(call.fsdp_unit)
 
 
 def given_to(given: Iterable[Tensor]) -> list[Tensor]:

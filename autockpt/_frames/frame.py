@@ -59,7 +59,7 @@ class MemberCall:
         units: the units inside it, which a replay does not run; None if a replay runs everything.
         cut: level of the part of the frame that begins with this call; 0 if no part begins here.
         within: what its replay needs for calls inside it that have replays of their own; None if there are none.
-        unit: the unit of FSDP2 that it is, beside other calls of its segment; None elsewhere.
+        fsdp_unit: the unit of FSDP2 that it is, beside other calls of its segment; None elsewhere.
     """
 
     key: str
@@ -75,7 +75,7 @@ class MemberCall:
     units: Units | None = None
     cut: int = 0
     within: Within | None = None
-    unit: Any = None
+    fsdp_unit: Any = None
 
 
 class Descends(Protocol):
@@ -116,6 +116,8 @@ class Replayer(Protocol):
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Run the calls again and fill the slots that are alive and empty.
+
+        `frame.makes` runs them, or `Replay` where that is None.
 
         Args:
             frame: the frame.

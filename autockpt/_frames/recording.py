@@ -124,7 +124,7 @@ class Recording:
         if place.inner is not None:
             call.within = Within(scope.handle, place.inner, dict(scope.counts))
         if state.member is not None and (place.position or not place.last):
-            call.unit = _torch_private.unit_of(state.member)
+            call.fsdp_unit = _torch_private.unit_of(state.member)
         call.generators = generators_of(devices, not_simple(templates))
         if others := self.frame.replayer.begins(call, given):
             call.generators = list(dict.fromkeys([*call.generators, *others]))

@@ -119,7 +119,7 @@ class Replay:
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
                 self.call = call  # and no variable for its result: that would hold it through the next call
-                self._keep(number, self._run(call, undo) if call.unit is None else run_here(self._run, call, undo))
+                self._keep(number, self._run(call, undo) if call.fsdp_unit is None else run_here(self._run, call, undo))
                 if self._stopped:
                     break
         except Exception as error:
@@ -161,7 +161,7 @@ class Replay:
 
     def _run(self, call: MemberCall, undo: Undo) -> Any:
         """Run the current call and return its result; None if the replay ended inside that call."""
-        values = decode(call.arguments, (list if call.unit is None else given_to)(map(self._find, call.refs)))
+        values = decode(call.arguments, (list if call.fsdp_unit is None else given_to)(map(self._find, call.refs)))
         n_args = len(values) - len(call.keywords)
         args = tuple(values[:n_args])
         kwargs = dict(zip(call.keywords, values[n_args:], strict=True)) if call.keywords else {}

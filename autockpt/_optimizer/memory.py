@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._device import Device, rounded
-from .._ranks.units import parameters_at_rest
+from .._ranks.fsdp import parameters_at_rest
 from ..solvers.units import shown
 from .shadow import shadow_step, state_tensors, twin_of
 

@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .._ranks.units import parameters_at_rest
+from .._ranks.fsdp import parameters_at_rest
 
 FOREIGN = -1
 """Stands for an optimizer that trains no parameter of the model."""

@@ -8,7 +8,7 @@ errors.py    errors of one rank, as the others raise them
 pipeline.py  stages of a pipeline, which cannot wait for each other as a step begins
 buckets.py   buckets of DistributedDataParallel
 layers.py    layers that ranks share (tensor parallelism): what they are given alike
-units.py     units of FSDP2: parameters at rest and gathered, and whose code gathers
+fsdp.py      units of FSDP2: parameters at rest and gathered, and whose code gathers
 refuse.py    what does not go with several ranks yet, refused by name
 
 A segment is silent where its replay runs no collective, and speaks where it runs some. Silent plans may differ from
@@ -23,8 +23,8 @@ from torch import nn
 from .. import _torch_private as private
 from .base import One, Parted, Ranks
 from .buckets import wrappers
+from .fsdp import speaking_parameters, units
 from .group import Group
-from .units import speaking_parameters, units
 
 __all__ = ["One", "Parted", "Ranks", "ranks_of"]
 

@@ -20,7 +20,7 @@ from .._data.plan import FIGURES, Plan, Segment
 from . import One, ranks_of
 from .base import Ranks
 from .errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
-from .units import gathers, speaks, units
+from .fsdp import gathers, speaks, units
 
 
 def what_runs(plan: Plan) -> str:

@@ -23,7 +23,7 @@ from .._data.offload import Offload
 from .._data.profile import Profile
 from .base import Ranks
 from .buckets import wrappers
-from .units import each_unit, speaking_parameters, speaks, units
+from .fsdp import each_unit, speaking_parameters, speaks, units
 
 PARTS = "offload='shard' splits boundaries among the ranks that have the same ones, as in tensor parallelism. "
 

@@ -15,7 +15,7 @@ from .. import _torch_private as private
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
 from .buckets import wrappers
-from .units import called, gathers, speaking_parameters, speaks, units
+from .fsdp import called, gathers, speaking_parameters, speaks, units
 
 COLLECTIVES = ("c10d.", "_c10d_functional.")
 """How the names of operators begin that run on all ranks together."""

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from .. import _torch_private as private
 from .._optimizer.shadow import state_tensors
-from .._ranks.units import gathered_now, parameters_at_rest
+from .._ranks.fsdp import gathered_now, parameters_at_rest
 
 T = TypeVar("T")
 

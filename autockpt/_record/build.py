@@ -16,7 +16,7 @@ from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import Device, device_of, rounded
 from .._optimizer.memory import OptimizerMemory
-from .._ranks.units import parameters_at_rest
+from .._ranks.fsdp import parameters_at_rest
 from .._tables.flow import Flow
 from .._tables.lifetimes import lifetimes
 from .._tables.seconds import Seconds

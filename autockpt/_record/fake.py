@@ -23,7 +23,7 @@ from .._data.world import World
 from .._device import Clock, planned_device
 from .._device.roofline import work_of
 from .._optimizer.memory import Chosen, optimizer_memory
-from .._ranks.units import units
+from .._ranks.fsdp import units
 from .._stash import open_stash
 from .._stash.base import Spill, SpilledTensor
 from .._tables.lifetimes import places

@@ -27,8 +27,8 @@ from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
+from .._ranks.fsdp import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._ranks.pipeline import arriving_at, kept_by, stages_of
-from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .._stash.waiting import SavedStorage, Waiting

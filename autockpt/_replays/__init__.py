@@ -1,5 +1,7 @@
 """What recomputing a run of calls holds, restores and costs, in ticks: open `effects` first. No torch.
 
+It predicts. Replays themselves are run by `_frames/replay.py`.
+
 effects.py         a run of calls, once; functions inside may be left alone
 units.py           what a replay does not run
 parts.py           a run whose replay goes in parts, to any depth

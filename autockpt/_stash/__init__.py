@@ -16,6 +16,8 @@ arenas.py        a space of bytes in a few rows of memory
 free_list.py     which bytes of a space are free
 pieces.py        a tensor's own elements as a row of bytes, without what lies between them
 plan_stash.py    the stash of a plan: which of these it opens, and what it refuses
+
+Steps that are recorded or rehearsed ask `open_stash`. What a plan moves goes through `PlanStash`.
 """
 
 from __future__ import annotations

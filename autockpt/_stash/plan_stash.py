@@ -187,12 +187,12 @@ def _seconds(stash: Stash | OverlappedStash, n_bytes: int, device: torch.device)
 def _there_and_back(stash: Stash | OverlappedStash, row: torch.Tensor) -> Iterator[None]:
     """Move a row of bytes, and stop each time that it has arrived."""
     if isinstance(stash, OverlappedStash):
-        sent, stream = stash.send(row, row), torch.cuda.current_stream(row.device)
+        sent = stash.send(row, row)
         sent.settle()
-        stream.synchronize()
+        stash.lanes.finish()
         yield
         sent.restore()
-        stream.synchronize()
+        stash.lanes.finish()
         yield
         return
     token = stash.put(row)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from .. import _torch_private as private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
-from .._ranks.units import gathered_parameters
+from .._ranks.fsdp import gathered_parameters
 from . import open_stash
 from .base import Spill, SpilledTensor, Stash
 

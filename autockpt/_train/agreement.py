@@ -31,7 +31,7 @@ from .._data.profile import Profile
 from .._ranks import One, Parted, Ranks, ranks_of
 from .._ranks.by_hand import what_runs
 from .._ranks.errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
-from .._ranks.units import speaks, units
+from .._ranks.fsdp import speaks, units
 from .._stash.shard import is_unlike
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from .known import Ready

@@ -9,8 +9,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import _torch_private as private
+from .._ranks.fsdp import around_units, each_unit, gathered_parameters, units
 from .._ranks.refuse import COVERS_UNITS, IS_A_UNIT, REDUCES
-from .._ranks.units import around_units, each_unit, gathered_parameters, units
 from .marks import MarkKind, SeenCall, SeenStep, SeenWhole
 
 Note: TypeAlias = Callable[[list[torch.Tensor]], object]

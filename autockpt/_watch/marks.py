@@ -19,7 +19,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.roots import WHOLE, called_by_loops
 from .._device import Event
-from .._ranks.units import parameters_at_rest
+from .._ranks.fsdp import parameters_at_rest
 from .._stash.base import SpilledTensor
 
 MarkKind = Literal[

@@ -16,7 +16,7 @@ from .._calls.roots import WHOLE
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
-from .._ranks.units import speaks
+from .._ranks.fsdp import speaks
 from .._stash.base import Spill
 from .._stash.spilled_step import Pack, Unpack
 from .attributes import mark_attributes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from .. import _torch_private as private
-from .._ranks.units import parameters_at_rest
+from .._ranks.fsdp import parameters_at_rest
 
 
 class StaticStorages:

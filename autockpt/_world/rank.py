@@ -24,8 +24,8 @@ from .._data.profile import Profile
 from .._data.world import World
 from .._optimizer.memory import Optimizers, choose_optimizers
 from .._ranks.buckets import bucket_bytes
+from .._ranks.fsdp import speaks, units
 from .._ranks.refuse import refuse_sharded
-from .._ranks.units import speaks, units
 from .._record.recorder import profiles_of_fakes
 from .._record.step import Loss
 from .shard import shard
