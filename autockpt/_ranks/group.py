@@ -49,8 +49,9 @@ PATIENCE_SECONDS = 20.0
 """How long a step that begins waits for ranks that have begun steps before. They may wait in a collective for this one,
 so that nobody would ever come; and where one is only slow, little is lost."""
 
-FIRST_NAP_SECONDS, LONGEST_NAP_SECONDS = 1e-4, 0.1
-"""Between two looks at the store, twice as long each time: of a thousand ranks it hears ten thousand a second."""
+NAP_SECONDS_PER_RANK, LONGEST_NAP_SECONDS = 1e-5, 0.1
+"""Between two looks at the store. The first nap grows with the ranks, so that the store is asked no more than a hundred
+thousand times a second. Each nap is twice as long as the one before it."""
 
 MOMENT_SECONDS = 1.0
 """Who waits for longer says where, and looks whether somebody there waits for this rank."""
@@ -189,12 +190,12 @@ class Group:
 
         It looks again and again: a wait of the store's own would hear no KeyboardInterrupt before its end.
         """
-        ends, nap_seconds = time.monotonic() + seconds, FIRST_NAP_SECONDS
+        ends, nap_seconds = time.monotonic() + seconds, NAP_SECONDS_PER_RANK * len(self.members)
         while not self._hears_of(number):
             if time.monotonic() >= ends:
                 return False
-            time.sleep(nap_seconds)
-            nap_seconds = min(2 * nap_seconds, LONGEST_NAP_SECONDS)
+            time.sleep(min(nap_seconds, LONGEST_NAP_SECONDS))
+            nap_seconds *= 2
         return True
 
     def _hears_of(self, number: int) -> bool:
