@@ -66,7 +66,7 @@ class Governor:
         self._plans = Plans(request, self._ways.stashes, self._agreement)
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
         self._acting = Acting(self._plans, self._ways, self._optimizers, self._said, self._agreement)
-        self._lessons = Lessons(request.goal.budget_bytes, self._plans, self._surprises, self._optimizers, self._said)
+        self._lessons = Lessons(request.goal, self._plans, self._surprises, self._optimizers, self._said)
         self._evaluations = Evaluations()
         self._together, self.company, self.what = together, Company(), "a model"
         self._step: StepUnderWay | None = None
@@ -234,7 +234,7 @@ class Governor:
         made_before = ended.made if ended is not None else ()
         plans.history = history = plans.history.following(batch, held_bytes, made_before)
         unknown = self._surprises.begins()
-        surprise = self._lessons.surprise(begins, ended, self._installed)  # this may change `plans.history`
+        surprise = self._lessons.surprise(begins, ended, self._installed, held_bytes)  # may change `plans.history`
         situation = Situation(batch=batch, gradient_bytes=held_bytes, unknown=unknown, surprise=surprise)
         decision, way = self._acting.on(
             decide(history, situation), begins, self._installed, held_bytes, end=self.make_way, is_first=ended is None

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import math
 
-from .._batches.batch import Forward, gathered_bytes, gradient_bytes
+from .._batches.batch import Forward, gathered_bytes
 from .._data.errors import ProfilingError
+from .._data.goal import Goal
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
 from .._record.recorded import Recorded
 from .._tell import said
 from .._tell.said import Said
+from .._tell.spoken import in_unit
 from .known import Ready
 from .planned import Measured
 from .plans import Plans
@@ -28,17 +30,15 @@ class Lessons:
     """Evaluates the steps of one governor.
 
     Args:
-        budget_bytes: the budget; None if it is not in bytes.
+        goal: what the user asked for.
         plans: remembers what is known of steps, and makes plans for them.
         surprises: compares steps with earlier ones.
         optimizers: the optimizers that have taken steps.
         said: gives each warning once.
     """
 
-    def __init__(
-        self, budget_bytes: int | None, plans: Plans, surprises: Surprises, optimizers: OptimizerSteps, said: Said
-    ) -> None:
-        self._budget_bytes, self._plans, self._surprises = budget_bytes, plans, surprises
+    def __init__(self, goal: Goal, plans: Plans, surprises: Surprises, optimizers: OptimizerSteps, said: Said) -> None:
+        self._goal, self._budget_bytes, self._plans, self._surprises = goal, goal.budget_bytes, plans, surprises
         self._optimizers, self._said = optimizers, said
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not yet acted on
         self._keeping: tuple[Ready, int] | None = None  # a plan, and how many of its backwards keep their graph
@@ -82,8 +82,15 @@ class Lessons:
         step.way.drop()
         return observed, on
 
-    def surprise(self, begins: Forward, last: ObservedStep | None, installed: Installed) -> str:
-        """Return what the `last` step, or the one that begins, does that no plan counts on; empty if nothing."""
+    def surprise(self, begins: Forward, last: ObservedStep | None, installed: Installed, gradient_bytes: int) -> str:
+        """Return what the `last` step, or the one that begins, does that no plan counts on; empty if nothing.
+
+        Args:
+            begins: the first forward of the step that begins.
+            last: what was seen of the step before it.
+            installed: the plan that is on the model.
+            gradient_bytes: bytes of the gradients that exist now.
+        """
         planned = last is not None and last.ready is not None
         self._plans.account.begins(planned=planned, device=device_of(begins.device))
         if last is None:
@@ -96,11 +103,11 @@ class Lessons:
             return "some calls cannot be replayed"
         above_bytes = self._above_bytes(last)
         if above_bytes:
-            return f"a step measured {self._plans.in_unit(above_bytes)} more than the budget"
-        lacking_bytes = self._lacking_bytes(begins)
+            return f"a step measured {in_unit(above_bytes, self._goal)} more than the budget"
+        lacking_bytes = self._lacking_bytes(begins, gradient_bytes)
         if lacking_bytes:
             return (
-                f"the step would take {self._plans.in_unit(lacking_bytes)} more than the budget, with what is new on "
+                f"the step would take {in_unit(lacking_bytes, self._goal)} more than the budget, with what is new on "
                 "the device"
             )
         grown = self._optimizers.grown()
@@ -120,7 +127,7 @@ class Lessons:
         self._plans.history = self._plans.history.counting(error_bytes)
         return above_bytes
 
-    def _lacking_bytes(self, begins: Forward) -> int:
+    def _lacking_bytes(self, begins: Forward, gradient_bytes: int) -> int:
         """Return how far the step that begins would exceed the budget, with new allocations beside it.
 
         Return 0 if the plan was made from a given batch: then it is not known what the loop keeps between steps.
@@ -129,8 +136,8 @@ class Lessons:
         current = history.current
         if current is None or current.unfit or history.given or budget_bytes is None or self._surprises.exhausted:
             return 0
-        room_bytes, held_bytes = budget_bytes - current.plan.peak_bytes, gradient_bytes(begins.model)
-        held_bytes += gathered_bytes(begins.model)
+        room_bytes = budget_bytes - current.plan.peak_bytes
+        held_bytes = gradient_bytes + gathered_bytes(begins.model)
         new_bytes = Measured(device, current, held_bytes).new_bytes
         if new_bytes > max(room_bytes, 0):
             device.wait()  # autograd's thread may still hold the last gradient of the previous step
@@ -182,7 +189,7 @@ class Lessons:
         least_bytes = max(said.MOST_UNCOUNTED * (self._budget_bytes or math.inf), said.LEAST_UNCOUNTED_BYTES)
         uncounted_bytes = recorded.uncounted_bytes or 0
         self._said.once(
-            said.UNCOUNTED.format(self._plans.in_unit(uncounted_bytes)), where=uncounted_bytes > least_bytes
+            said.UNCOUNTED.format(in_unit(uncounted_bytes, self._goal)), where=uncounted_bytes > least_bytes
         )
         graphs = step.graphs
         new = self._plans.learn(step.kind, graphs.nodes.made, recorded, step.made_before, len(graphs.keeping))

@@ -27,8 +27,8 @@ from .._record.step import Arguments, training_step
 from .._record.timed import Timing
 from .._stash.held import HeldStashes
 from .._tell.account import Account
+from .._tell.spoken import in_unit
 from ..solvers.errors import Infeasible, TooCostly
-from ..solvers.units import format_like
 from .agreement import Agreement
 from .alike import MOST_OTHERS, shared
 from .history import History
@@ -85,10 +85,6 @@ class Plans:
         self.history = dataclasses.replace(self.history, ready=(ready,), current=ready)
         self.account.planned(ready.plan, "a batch was given")
         return ready
-
-    def in_unit(self, n_bytes: int) -> str:
-        """Return bytes as text, in the unit that the user gave the budget in."""
-        return format_like(n_bytes, self._request.goal.budget)
 
     def learn(self, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int] = (), keeping: int = 0) -> bool:
         """Remember a recorded step, unless a recorded one of its kind did as much. Return whether it is remembered.
@@ -177,8 +173,8 @@ class Plans:
             time.perf_counter() - began,
             reason,
             ready.kind.describe(),
-            self.in_unit(ready.plan.peak_bytes),
-            self.in_unit(ready.plan.plain_peak_bytes),
+            in_unit(ready.plan.peak_bytes, self._request.goal),
+            in_unit(ready.plan.plain_peak_bytes, self._request.goal),
             100 * (ready.plan.recompute_overhead or 0.0),
         )
         self.account.planned(ready.plan, reason)
@@ -270,7 +266,8 @@ class Plans:
         beside_bytes = standing_beside(begins, optimizers, counted_bytes, coming_bytes)
         if not beside_bytes:
             return known, profile
-        _log.info("%s stand on %s beside the step, and count", self.in_unit(beside_bytes), begins.device)
+        size = in_unit(beside_bytes, self._request.goal)
+        _log.info("%s stand on %s beside the step, and count", size, begins.device)
         self.history = dataclasses.replace(self.history, beside_bytes=beside_bytes)
         return self._profile(begins, known, memory)
 
