@@ -14,11 +14,11 @@ LEFT = "rank {0} {1}, so no rank makes a plan"
 
 
 PLAN = "plan"
-"""What ranks are asked that have a plan, or that want one to be made."""
+"""The key under which a rank says which plan it is given, or that a plan is to be made."""
 
 
 class Left(AutockptError):
-    """A rank trains without a plan, which is no error; the others do then."""
+    """A rank trains without a plan, which is no error. The other ranks then do so too."""
 
 
 def left_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> AutockptError | None:
@@ -60,7 +60,7 @@ def plain_error(error: Exception, meanwhile: str) -> dict[str, Any]:
 
 
 def error_of(said: Mapping[str, Any], rank: int) -> AutockptError:
-    """Return an error of another rank as one of this: of the same class, where that carries figures."""
+    """Return another rank's error as an error of this rank; of the same class if that class carries figures."""
     if said["error"] == Infeasible.__name__:
         return Infeasible(**said["figures"], notes=(f"rank {rank} says so, and the others make no plan without it",))
     if said["error"] == TooCostly.__name__:
