@@ -36,14 +36,14 @@ ABSENT = (
 )
 
 SILENT = (
-    "the store of the process group, through which ranks agree on their plan, does not answer ({0}), so there is none "
-    "from now on. The process that holds it, rank 0's as a rule, has ended."
+    "the store of the process group does not answer ({0}). Ranks agree on their plan through it, so there is no plan "
+    "from now on. The process that holds the store has ended; as a rule it is rank 0's."
 )
 
 PARTED = (
-    "{0} did not come within {1:.3g} s to a step that others have begun before the first plan is made: ranks take "
-    "unequal numbers of steps (join(), unequal microbatches under no_sync), or one is that much slower. From now on "
-    "each plans by itself, and an error of one is no error of the others."
+    "{0} did not come within {1:.3g} s to a step that other ranks have begun, and there is no first plan yet. Ranks "
+    "take unequal numbers of steps (join(), unequal microbatches under no_sync), or one is that much slower. From now "
+    "on each rank plans by itself, and an error of one rank is not raised on the others."
 )
 
 PATIENCE_SECONDS = 20.0

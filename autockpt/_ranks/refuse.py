@@ -21,7 +21,7 @@ COLLECTIVES = ("c10d.", "_c10d_functional.")
 """Prefixes of the names of operators that are collectives."""
 
 SHARDED = (
-    "{0} is sharded over ranks ({1}), and a step of such a model can neither be recorded nor foretold yet. Write a "
+    "{0} is sharded over ranks ({1}), and a step of such a model can be neither recorded nor predicted yet. Write a "
     "plan by hand with one sharded unit a segment, apply(model, plan=Plan.of([...])), shard by fully_shard (FSDP2), or "
     "wrap in DistributedDataParallel."
 )
@@ -39,9 +39,9 @@ ONLY_IN_TRAINING = (
 )
 
 TOGETHER = (
-    "{0} runs collectives in forward, and {1} ranks would each plan by themselves what to run again: they would wait "
-    "for each other for ever, or take each other's results. Give every rank the same plan by hand that keeps it: "
-    "apply(model, plan=Plan.of([...]))."
+    "{0} runs collectives in forward. Each of {1} ranks would decide by itself what to recompute, so they would wait "
+    "for each other for ever, or take each other's results. Write a plan by hand that does not recompute {0}, and give "
+    "it to every rank: apply(model, plan=Plan.of([...]))."
 )
 
 AROUND = (
@@ -57,13 +57,14 @@ OWN_STEP = (
 )
 
 UNITS = (
-    "the segment {0} covers {1} unit{2} that are sharded (FSDP), whose parameters are away again when its replay runs. "
-    "Make units themselves calls of a segment (of FSDP1 each one a segment of its own), and not what is around them."
+    "the segment {0} covers {1} unit{2} that are sharded (FSDP), whose parameters are not gathered when its replay "
+    "runs. Make the units themselves the calls of a segment, not a module around them. With FSDP1, make each unit a "
+    "segment of its own."
 )
 
 PARTS = (
-    "the replay of the segment {0} goes in parts, or others lie inside it, and replays of this model run collectives, "
-    "which every level would run again. Leave its cuts and its inner segments out."
+    "the replay of the segment {0} goes in parts, or others lie inside it. Replays of this model run collectives, and "
+    "every level would run them again. Leave out its cuts and its inner segments."
 )
 
 COVERS_UNITS = "has units of FSDP inside, whose parameters its replay would have to gather"
