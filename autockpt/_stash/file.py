@@ -77,8 +77,8 @@ class FileStash:
     def get(self, token: Token, tensor: torch.Tensor) -> None:
         if token.process != os.getpid():
             raise ProfilingError(
-                "a saved tensor waits in a file of the process that this one was forked from, which may have used the "
-                "room again. Run forward and backward in the same process."
+                "a saved tensor waits in a file of the process from which this one was forked. That process may have "
+                "overwritten it since. Run forward and backward in the same process."
             )
         place = token.place
 

@@ -19,8 +19,8 @@ from . import open_stash
 from .base import Spill, SpilledTensor, Stash
 
 LATE_WRITES = (
-    "an RReLU draws its noise after autograd has saved it, so what a step saves cannot wait elsewhere, as it does in a "
-    "step that is recorded. Skip the optimizer's step and give a batch: apply(model, budget, inputs=batch)."
+    "an RReLU draws its noise after autograd has saved it. In a recorded step saved tensors wait elsewhere, which this "
+    "one cannot. Skip the optimizer's step and give a batch: apply(model, budget, inputs=batch)."
 )
 
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
