@@ -37,7 +37,7 @@ def unequal_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> Auto
     unequal = [what for what in names if any(each.get(what) != asked[0].get(what) for each in asked)]
     if not unequal:
         return None
-    told = unequal if PLAN not in unequal else [PLAN]  # who is given a plan asks for nothing else
+    told = unequal if PLAN not in unequal else [PLAN]  # a rank that is given a plan asks for nothing else
     words = [f"{what} {each[what]} on rank {rank}" for what in told for rank, each in zip(ranks, asked, strict=True)]
     return (BudgetError if unequal == ["budget"] else NotApplicable)(UNEQUAL.format(", ".join(words)))
 

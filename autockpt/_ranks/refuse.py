@@ -69,7 +69,7 @@ PARTS = (
 
 COVERS_UNITS = "has units of FSDP inside, whose parameters its replay would have to gather"
 
-IS_A_UNIT = "is a unit of FSDP, whose parameters are away again when a replay of several calls runs"
+IS_A_UNIT = "is a unit of FSDP, whose parameters are not gathered when a replay of several calls runs"
 
 
 ON_SEVERAL_RANKS = "is given tensors that lie on several ranks (DTensor)"
