@@ -98,7 +98,7 @@ class Ready:
         plan: the plan.
         unfit: why the plan does not hold the step to the budget, if no plan does; else empty.
         checks: compares its replays with their forwards.
-        others: other kinds of steps, with their profiles, that begin alike and that the plan also holds to the budget.
+        others: other kinds of steps that begin alike, with their profiles. The plan holds them to the budget too.
     """
 
     kind: Kind
