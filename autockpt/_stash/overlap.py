@@ -37,7 +37,7 @@ class OverlappedStash:
     Args:
         lanes: run the copies.
         take: takes memory of so many bytes.
-        give_back: is called as the stash closes, when it has let go of all memory that it took.
+        give_back: is called as the stash closes, after it has released all memory that it took.
     """
 
     def __init__(self, lanes: Lanes, take: Callable[[int], torch.Tensor], give_back: Callable[[], object]) -> None:
