@@ -1,4 +1,4 @@
-"""A frame goes in parts, or leaves calls inside to others: each is a frame of its own, over the same slots."""
+"""Replays frames in parts, or without their inner segments: each of these has its own frame, over the same slots."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .inside import Inside
 
 
 class InParts:
-    """Goes around the replayer of a frame that goes in parts or has inner segments, and around those of its parts.
+    """A replayer around that of a frame that goes in parts or has inner segments, and around those of its parts.
 
     Args:
-        replayer: replays what has no parts, and is asked to descend where there are some.
+        replayer: replays frames without parts, and runs the descents of frames with parts.
     """
 
     def __init__(self, replayer: Replayer) -> None:
@@ -26,7 +26,7 @@ class InParts:
         self.descend = replayer.descend
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
-        """Have a frame go in parts, or replay it; arguments and errors as for `Replayer.replay`."""
+        """Descend and split a frame into its parts, or replay it; arguments and errors as for `Replayer.replay`."""
         may = frame.closed and backward < 0
         begins = _begins(frame, last) if may else []
         if begins:
@@ -40,14 +40,14 @@ class InParts:
                 self._replayer.replay(frame, last, backward)
                 return
             except (Changed, ReplayError):
-                pass  # a replay of all at once raises it again, if it is none of this way
+                pass  # a replay of all at once raises it again, unless only this way fails
             finally:
                 frame.makes = None
         self._replayer.replay(frame, last, backward)
 
 
 def _begins(frame: Frame, last: int) -> list[int]:
-    """Numbers of the calls up to a slot with which the outermost parts begin, but the first; none where it has none."""
+    """Return the numbers of the calls that begin the outermost parts up to a slot, without the first part's."""
     calls = frame.calls[1 : frame.calls.index(frame.call_at(last)) + 1]
     level = min((call.cut for call in calls if call.cut), default=0)
     return [number for number, call in enumerate(calls, 1) if call.cut == level] if level else []

@@ -1,19 +1,20 @@
 """Several processes that train one model: what they agree on, and which memory is this one's own.
 
-base.py      `Ranks`: what the rest of the library asks; `One` is a process by itself, which runs none of it
+base.py      `Ranks`: what the rest of the library asks of ranks; `One` is a process that trains by itself
 group.py     ranks that agree, through the store of their process group
 by_hand.py   the same plan by hand on all ranks, where replays run collectives
 circles.py   ranks that wait for each other in groups that overlap
 errors.py    errors of one rank, as the others raise them
 pipeline.py  stages of a pipeline, which cannot wait for each other as a step begins
 buckets.py   buckets of DistributedDataParallel
-layers.py    layers that ranks share (tensor parallelism): what they are given alike
+layers.py    layers that ranks share (tensor parallelism): which of their inputs are the same on all ranks
 fsdp.py      units of FSDP2: parameters at rest and gathered, and whose code gathers
-refuse.py    what does not go with several ranks yet, refused by name
+refuse.py    what several ranks cannot do yet, refused by name
 
-A segment is silent where its replay runs no collective, and speaks where it runs some. Silent plans may differ from
-rank to rank, and nothing is asked of the others while they train. Of plans that speak, as those of tensor parallelism
-do, all ranks have one and the same, and agree in every step. Segments over units of FSDP2 would speak, and are refused.
+A segment is silent if its replay runs no collective, and speaks if it runs one. Silent plans may differ from rank to
+rank, and ranks exchange nothing for them in training. Plans speak under tensor parallelism, or if a segment covers
+several units of FSDP2. All ranks have the same such plan, and agree on it in every step. Segments around units of
+FSDP2 are refused.
 """
 
 from __future__ import annotations
@@ -41,5 +42,5 @@ def ranks_of(model: nn.Module) -> Ranks:
     for unit in units(model).values():
         members.update(private.unit_ranks(unit))
         for shard, _ in private.parameters_of(unit):
-            members.update(private.mesh_ranks(shard))  # over tensor parallelism those of all dimensions
+            members.update(private.mesh_ranks(shard))  # with tensor parallelism: ranks of all dimensions
     return Group(tuple(sorted(members))) if len(members) > 1 else One()

@@ -16,7 +16,7 @@ Choose = Callable[[Sequence[Any]], T]
 
 
 class Parted(Exception):
-    """Some rank came to a round too late, so that each goes on by itself; says which."""
+    """A rank came to a round too late, so each rank goes on by itself. The message names that rank."""
 
 
 class Ranks(Protocol):
@@ -28,33 +28,33 @@ class Ranks(Protocol):
 
     @property
     def own(self) -> int:
-        """The number of this one."""
+        """The number of this rank."""
 
     def agree(self, value: Any, choose: Choose[T], *, parting: bool = False) -> T:
-        """Return what follows from the values of all ranks, the same on each.
+        """Return what `choose` makes of the values of all ranks; the same on each rank.
 
         Args:
-            value: this rank's: numbers, texts, None, lists and mappings of such.
-            choose: is given those of all.
-            parting: whether not to wait for long, after the first round: who is late may never come.
+            value: this rank's value: numbers, texts, None, lists and mappings of such.
+            choose: is given the values of all ranks.
+            parting: whether to wait only a short time, except in the first round: a late rank may never come.
 
         Raises:
-            NotApplicable: a rank does not come; says which.
-            Parted: it has not come soon; on all ranks that come to this round.
+            NotApplicable: a rank does not come; the message names it.
+            Parted: a rank has not come soon enough; raised on all ranks that come to this round.
         """
 
     def tell(self, value: Any) -> None:
-        """Give this rank's value to the round that comes and wait for nobody: it comes to no other round."""
+        """Give this rank's value to the next round, without waiting. This rank comes to no later round."""
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor that has this rank's bytes."""
+        """Return the part of a tensor that lies on this rank."""
 
     def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Have a module's own parameters here inside the block; on all ranks alike, where that takes a collective."""
+        """Have a module's own parameters gathered inside the block. If that takes a collective, all ranks call this."""
 
 
 class One:
-    """A process that trains by itself: it agrees with itself, and all is here; see `Ranks`."""
+    """A process that trains by itself: it agrees with itself, and holds all bytes; see `Ranks`."""
 
     members = (0,)
     own = 0

@@ -27,23 +27,23 @@ def wrappers(model: nn.Module) -> list[DistributedDataParallel]:
 
 
 def bucket_bytes(model: nn.Module) -> int:
-    """Return the bytes of the buckets around the model, over it or inside: as many as those of its gradients there."""
+    """Return the bytes that this model's gradients take in the buckets of wrappers around it or inside it."""
     own = {id(each): each for each in model.parameters() if each.requires_grad}
     wrapped = {id(each) for wrapper in wrappers(model) for each in wrapper.parameters()}
     return sum(each.nbytes for key, each in own.items() if key in wrapped)
 
 
 def unseen_bytes(wrapper: DistributedDataParallel) -> int:
-    """Return the bytes of a wrapper's buckets that Python cannot see: all of them, but where gradients lie in them."""
+    """Return the bytes of a wrapper's buckets that Python cannot see: all, or 0 if gradients are views of them."""
     trained = [each for each in wrapper.parameters() if each.requires_grad]
     seen = wrapper.gradient_as_bucket_view and any(each.grad is not None for each in trained)
     return 0 if seen else sum(each.nbytes for each in trained)
 
 
 class Buckets:
-    """The buckets around a model, over it or inside, in a step that is recorded.
+    """The buckets of the wrappers around a model or inside it, in a recorded step.
 
-    They are laid out anew once, as the second step of DistributedDataParallel begins, in other memory of the same size.
+    DistributedDataParallel allocates them anew once, as its second step begins. The new memory has the same size.
 
     Args:
         model: the model.
@@ -59,10 +59,10 @@ class Buckets:
         self.hold_gradients = any(each.gradient_as_bucket_view for each in self._wrappers)
 
     def among(self, made: Iterable[tuple[int, int]]) -> set[int]:
-        """Return the keys of the buckets that were laid out anew; none where they are not all there.
+        """Return the keys of the buckets that were allocated anew; none unless all of their bytes are found.
 
         Args:
-            made: key and size of what was made meanwhile and stays, from where buckets are.
+            made: key and size of each allocation that stays, in order. The search for buckets begins with the first.
         """
         left_bytes = self.bytes if _are_rebuilt(self._wrappers) and not self._stay else 0
         found = set()

@@ -39,8 +39,8 @@ _PLAIN = Segment(calls=("",))
 def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Callable[[], object]) -> Plan:
     """Put a plan on a model. If its replays run collectives, put it on all ranks or on none.
 
-    Where a model has units of FSDP2, that depends on the plan: who has one that runs none tells the others, and waits
-    for nobody.
+    With units of FSDP2, that depends on the plan. A rank whose plan runs no collectives tells the others so, and does
+    not wait.
 
     Args:
         model: the model.
@@ -83,7 +83,7 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
 
 
 def _concerned(model: nn.Module) -> tuple[Ranks, bool]:
-    """Return the ranks that a plan on a model may concern, and whether every plan does, not only one that gathers."""
+    """Return the ranks that a plan on a model may concern; and whether every plan does, or only one that gathers."""
     always = speaks(model)
     asks = (always or units(model)) and private.group_backend() != private.FAKE  # a fake group has no other ranks
     return (ranks_of(model) if asks else One()), always

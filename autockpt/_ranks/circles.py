@@ -1,9 +1,10 @@
-"""Ranks that wait for each other in a circle, since their groups overlap: none of these rounds is ever held.
+"""Ranks that wait for each other in a circle because their groups overlap: no round of theirs gets all its ranks.
 
     rank 0   waits for 1 where 0, 1, 2 agree ─┐     a part of the model is shared by 0 and 1, another one by 0 and 2
     rank 1   waits for 0 where 0, 1, 3 agree ─┘     and rank 1 has the first with 0, and the other with 3
 
-Who waits for more than a moment says where. A circle that stands is told to all who wait in it.
+A rank that waits for more than a moment publishes where it waits. If a circle lasts, all ranks that wait in it are
+told.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CIRCLE = (
 
 
 class Round(NamedTuple):
-    """A round of a group, where a rank waits; `begin` is what the keys of this round begin with."""
+    """A round of a group, where a rank waits; `begin` is the prefix of its keys in the store."""
 
     begin: str
     members: tuple[int, ...]
@@ -38,7 +39,7 @@ Circle = tuple[tuple[int, Round], ...]
 
 @contextmanager
 def waiting(store: Any, own: int, place: Round) -> Iterator[None]:
-    """Say inside the block that this rank waits at a place."""
+    """Publish, inside the block, the round in which this rank waits."""
     store.set(_key(own), msgspec.json.encode(place))
     try:
         yield
@@ -52,7 +53,7 @@ def circle_of(store: Any, own: int) -> Circle:
 
 
 def _followed(store: Any, rank: int, before: Circle) -> Circle:
-    """Return the circle that these ranks and the next one are the begin of."""
+    """Return the circle that begins with the ranks `before` and goes on with `rank`; empty if there is none."""
     said = msgspec.json.decode(store.get(_key(rank)), type=Round | None) if store.check([_key(rank)]) else None
     if said is None:
         return ()

@@ -14,11 +14,11 @@ LEFT = "rank {0} {1}, so no rank makes a plan"
 
 
 PLAN = "plan"
-"""What ranks are asked that have a plan, or that want one to be made."""
+"""The key under which a rank says which plan it is given, or that a plan is to be made."""
 
 
 class Left(AutockptError):
-    """A rank trains without a plan, which is no error; the others do then."""
+    """A rank trains without a plan, which is no error. The other ranks then do so too."""
 
 
 def left_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> AutockptError | None:
@@ -37,7 +37,7 @@ def unequal_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> Auto
     unequal = [what for what in names if any(each.get(what) != asked[0].get(what) for each in asked)]
     if not unequal:
         return None
-    told = unequal if PLAN not in unequal else [PLAN]  # who is given a plan asks for nothing else
+    told = unequal if PLAN not in unequal else [PLAN]  # a rank that is given a plan asks for nothing else
     words = [f"{what} {each[what]} on rank {rank}" for what in told for rank, each in zip(ranks, asked, strict=True)]
     return (BudgetError if unequal == ["budget"] else NotApplicable)(UNEQUAL.format(", ".join(words)))
 
@@ -60,7 +60,7 @@ def plain_error(error: Exception, meanwhile: str) -> dict[str, Any]:
 
 
 def error_of(said: Mapping[str, Any], rank: int) -> AutockptError:
-    """Return an error of another rank as one of this: of the same class, where that carries figures."""
+    """Return another rank's error as an error of this rank; of the same class if that class carries figures."""
     if said["error"] == Infeasible.__name__:
         return Infeasible(**said["figures"], notes=(f"rank {rank} says so, and the others make no plan without it",))
     if said["error"] == TooCostly.__name__:

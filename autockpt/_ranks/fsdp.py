@@ -4,7 +4,8 @@
     parent's own code       ├──────────────────────────────────────────────────────────────────┤
 
 So a segment of one unit, or inside one, needs no gather of its own: the unit's hook on its outputs has gathered before
-backward reads what the segment saves. A segment over several gathers each of the others again, and lets go of it.
+backward reads what the segment saves. A segment over several units finds the last one gathered. Its replay gathers each
+of the others, and frees it afterwards.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def speaks(model: nn.Module) -> bool:
 
 
 def gathers(model: nn.Module, segments: Iterable[Sequence[str]]) -> bool:
-    """Whether replays gather: a segment has several calls, and one of them is a unit, which may be away then.
+    """Whether replays gather: a segment has several calls, and one is a unit, which may not be gathered in the replay.
 
     Args:
         model: the model.
@@ -66,7 +67,7 @@ def called(calls: Iterable[str]) -> set[str]:
 
 
 def around_units(names: Iterable[str]) -> frozenset[str]:
-    """Return the names of the modules in whose own code units may gather: all that have one of these inside."""
+    """Return the names of all modules around these units: units may gather while the code of such a module runs."""
     found: set[str] = set()
     for name in names:
         while name:
@@ -76,7 +77,7 @@ def around_units(names: Iterable[str]) -> frozenset[str]:
 
 
 def parameters_at_rest(model: nn.Module) -> list[nn.Parameter]:
-    """Return a model's parameters; of those that are gathered now the shards, which optimizers train."""
+    """Return a model's parameters; for those that are gathered now their shards, which optimizers train."""
     found = list(model.parameters())
     shards: dict[int, Any] = {
         id(gathered): shard
@@ -88,31 +89,31 @@ def parameters_at_rest(model: nn.Module) -> list[nn.Parameter]:
 
 
 def gathered_parameters(model: nn.Module) -> list[Tensor]:
-    """Return the parameters of units as they are while they are gathered, as far as they have ever been.
+    """Return the gathered parameters of all units that have ever been gathered.
 
-    Their storages stay, and have no bytes in between.
+    Their storages stay. They have no bytes while a unit is not gathered.
     """
     pairs = (pair for unit in each_unit(model) for pair in private.parameters_of(unit))
     return private.parts(gathered for _, gathered in pairs if gathered is not None)
 
 
 def gathered_now(model: nn.Module) -> list[Tensor]:
-    """Return those that are gathered now, and what collectives have brought for them or for the next."""
+    """Return the parameters that are gathered now, and the buffers in which collectives brought these or the next."""
     found = [each for each in gathered_parameters(model) if each.untyped_storage().nbytes()]
     return [*found, *arriving(model)]
 
 
 def arriving(model: nn.Module) -> list[Tensor]:
-    """Return what collectives have brought that units have not let go of yet."""
+    """Return the buffers in which collectives brought parameters, and which units have not freed yet."""
     found = {id(each): each for unit in each_unit(model) for each in private.buffers_of(unit)}
     return list(found.values())
 
 
 def waiting_gradients(model: nn.Module) -> list[Tensor]:
-    """Return the whole gradients that units hold until they are to reduce them."""
+    """Return the unreduced gradients that units hold until they reduce them."""
     return private.parts(each for unit in each_unit(model) for each in private.waiting_gradients(unit))
 
 
 def switches(model: nn.Module) -> tuple[object, ...]:
-    """Return what of the units decides how much a step holds, beside the model and its batch."""
+    """Return the settings of units that decide how much a step holds, besides the model and its batch."""
     return tuple(private.unit_switches(unit) for unit in each_unit(model))

@@ -3,13 +3,14 @@
     rank 0   set 7/0 ─ count ─▶ not all: wait for "7" ─────▶ both values ─▶ choose ─▶ the same
     rank 1             set 7/1 ─ count ─▶ all: say "7 held" ▶ both values ─▶ choose ─▶ the same
 
-The last one that comes says so; the key of a value has the number of the round and of the rank. Who waits in vain
-counts `GAVE_UP` in one step with everybody's own: so all hear the same of a round, that it was held or that they have
-parted.
+Each rank that comes adds to the round's count. The last one publishes that the round is held: all have come. The key
+of a value has the number of the round and of the rank. A rank that waits in vain adds `GAVE_UP` to the same count. The
+store adds in one operation, so all ranks see the same end of a round: it is held, or they part.
 
-Where replays speak there is a round in each step, and nearly always each rank says what it said in the last one. Such
-a rank sets no value, and counts no `CHANGED`. If none has changed, the last one that comes says so, and nobody reads a
-value: a round is two or three operations of the store and looks for its end, however many ranks there are.
+If replays speak there is a round in each step, and nearly always each rank says what it said in the last one. Such a
+rank sets no value, and does not add `CHANGED`. If no rank has changed its value, the last one publishes that, and
+nobody reads a value. Such a round is two or three operations of the store for each rank, and the looks for its end,
+however many ranks there are.
 """
 
 from __future__ import annotations
@@ -35,30 +36,31 @@ ABSENT = (
 )
 
 SILENT = (
-    "the store of the process group, through which ranks agree on their plan, does not answer ({0}), so there is none "
-    "from now on. The process that holds it, rank 0's as a rule, has ended."
+    "the store of the process group does not answer ({0}). Ranks agree on their plan through it, so there is no plan "
+    "from now on. The process that holds the store has ended; as a rule it is rank 0's."
 )
 
 PARTED = (
-    "{0} did not come within {1:.3g} s to a step that others have begun before the first plan is made: ranks take "
-    "unequal numbers of steps (join(), unequal microbatches under no_sync), or one is that much slower. From now on "
-    "each plans by itself, and an error of one is no error of the others."
+    "{0} did not come within {1:.3g} s to a step that other ranks have begun, and there is no first plan yet. Ranks "
+    "take unequal numbers of steps (join(), unequal microbatches under no_sync), or one is that much slower. From now "
+    "on each rank plans by itself, and an error of one rank is not raised on the others."
 )
 
 PATIENCE_SECONDS = 20.0
-"""How long a step that begins waits for ranks that have begun steps before. They may wait in a collective for this one,
-so that nobody would ever come; and where one is only slow, little is lost."""
+"""How long a step that begins waits for ranks that have begun steps before. Such a rank may wait for this one in a
+collective, and would then never come. If it is only slow, little is lost."""
 
 NAP_SECONDS_PER_RANK, LONGEST_NAP_SECONDS = 1e-5, 0.1
 """Between two looks at the store. The first nap grows with the ranks, so that the store is asked no more than a hundred
 thousand times a second. Each nap is twice as long as the one before it."""
 
 MOMENT_SECONDS = 1.0
-"""Who waits for longer says where, and looks whether somebody there waits for this rank."""
+"""A rank that waits for longer publishes where, and looks for a circle of waiting ranks."""
 
 CHANGED, GAVE_UP = 1 << 20, 1 << 40
-"""What a rank counts besides itself if it says something else than in the round before, and what one counts that waits
-for a round no more. Each is far above what all ranks count of the one before it."""
+"""What is added to a round's count besides the 1 of each rank that comes: `CHANGED` by a rank that says something else
+than in the round before, `GAVE_UP` by a rank that stops waiting. Each is far above the sum of the smaller ones that all
+ranks can add."""
 
 
 class Group:
@@ -67,17 +69,17 @@ class Group:
     Args:
         members: their numbers in the default process group, in order. This process is one of them.
 
-    A process may open several in turn, on all ranks in the same order.
+    A process may open several groups in turn. All ranks open them in the same order.
     """
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members, self.own = members, private.own_rank()
         self._store = private.default_store()
         place = f"autockpt/{'-'.join(map(str, members))}"
-        # Each rank counts for itself, and they open as many.
+        # Each rank counts its own groups. All ranks open equally many, so the place is the same.
         self._place = f"{place}/{self._store.add(f'{place}/opened by {self.own}', 1)}"
         self._round = 0
-        self._over = ""  # what the store was heard to say last of a round that is over
+        self._over = ""  # what was read from the store last: how a round ended
         self._said: Any = None
         self._every: list[Any] = []  # what all ranks said in the last round; empty where that is not known
         self._set: list[int] = []  # rounds in which the store has a value of this rank's
@@ -98,11 +100,14 @@ class Group:
         return choose(every)
 
     def tell(self, value: Any) -> None:
-        self._every = []  # it does not come back to set a value, so it does now
+        self._every = []  # so that `_come` sets the value: this rank does not wait, and could not set it later
         self._come(value)
 
     def _come(self, value: Any) -> str:
-        """Come to the next round; if all others have, say and return that it is "held", or the "same" as before."""
+        """Come to the next round. Return how it ended if this rank is the last one, else an empty string.
+
+        It is "held", or "same" if no rank has changed its value. This is published too.
+        """
         number, self._round = self._round, self._round + 1
         changed = not self._every or value != self._said
         self._said = value
@@ -118,7 +123,7 @@ class Group:
         return outcome
 
     def _set_value(self, number: int) -> None:
-        """Have others see what this rank says in a round, and that it has come, unless they can."""
+        """Set this rank's value of a round, unless it is set. Others then also see that this rank has come."""
         if number not in self._set:
             self._store.set(self._key(number, self.own), msgspec.json.encode(self._said))
             self._set.append(number)
@@ -141,14 +146,18 @@ class Group:
         return f"{self._place}/{number}" if what is None else f"{self._place}/{number}/{what}"
 
     def _wait(self, number: int, patience_seconds: float | None) -> str:
-        """Wait until all ranks have come to a round: as long as the process group waits for anything, or less.
+        """Wait until all ranks have come to a round.
+
+        Args:
+            number: of the round.
+            patience_seconds: when to part with ranks that have not come; None to wait for the process group's timeout.
 
         Returns:
-            As `_come`.
+            How the round ended, as `_come`.
 
         Raises:
-            NotApplicable: one has not, or waits for this one elsewhere.
-            Parted: one has not, and there was a patience; or another rank has parted with this one in this round.
+            NotApplicable: a rank has not come, or waits for this one in a circle.
+            Parted: a rank has not come within the patience, of this rank or of another one that waited.
         """
         timeout_seconds = self._store.timeout.total_seconds()
         if patience_seconds is not None and not self._over_within(number, min(patience_seconds, timeout_seconds)):
@@ -164,7 +173,7 @@ class Group:
         return outcome
 
     def _over_within(self, number: int, seconds: float) -> bool:
-        """Wait until it is known what has become of a round; whether that is so in time."""
+        """Wait until the store says how a round ended. Return whether it does so in time."""
         moment_seconds = min(MOMENT_SECONDS, seconds)
         if self._is_over(number, moment_seconds):
             return True
@@ -179,16 +188,16 @@ class Group:
                 circle = circle_of(self._store, self.own)
                 if circle != stands:
                     stands, until = circle, time.monotonic() + PATIENCE_SECONDS
-                elif circle and time.monotonic() >= until:  # a rank may have a thread that comes elsewhere meanwhile
+                elif circle and time.monotonic() >= until:  # until then, another thread of a rank may end it
                     for _, each in circle:
                         theirs, _, begun = each.begin.rpartition("/")
                         self._store.set(f"{theirs}/over", f"{begun} circle {words_of(circle)}")
         return self._is_over(number, 0)
 
     def _is_over(self, number: int, seconds: float) -> bool:
-        """Whether it becomes known so soon what has become of a round.
+        """Whether the store says within so many seconds how a round ended.
 
-        It looks again and again: a wait of the store's own would hear no KeyboardInterrupt before its end.
+        This looks again and again: a KeyboardInterrupt does not end the store's own wait.
         """
         ends, nap_seconds = time.monotonic() + seconds, NAP_SECONDS_PER_RANK * len(self.members)
         while not self._hears_of(number):
@@ -199,7 +208,7 @@ class Group:
         return True
 
     def _hears_of(self, number: int) -> bool:
-        """Look once whether it is known what has become of a round."""
+        """Look once whether the store says how a round ended."""
         key = f"{self._place}/over"
         if self._over or self._store.check([key]):
             self._over = self._store.get(key).decode()

@@ -30,7 +30,7 @@ def stages_of(models: Iterable[nn.Module]) -> list[Any]:
 def arriving_at(stages: Iterable[Any]) -> list[Tensor]:
     """Return the buffers that receive gradients from later stages.
 
-    They stand during the whole step. Where the later stage is on this rank, its gradients take their place.
+    They are allocated during the whole step. If the later stage is on this rank, its gradients take their place.
     """
     return [each for stage in stages for each in private.gradients_arriving(stage)]
 

@@ -1,4 +1,4 @@
-"""What does not go with several ranks yet: refused by name, on every rank alike, before anything waits for another.
+"""Refuses by name what several ranks cannot do yet: on every rank alike, before one rank waits for another.
 
 A rank that records or plans by itself would run other collectives than the others, and all would wait for ever.
 """
@@ -18,10 +18,10 @@ from .buckets import wrappers
 from .fsdp import called, gathers, speaking_parameters, speaks, units
 
 COLLECTIVES = ("c10d.", "_c10d_functional.")
-"""How the names of operators begin that run on all ranks together."""
+"""Prefixes of the names of operators that are collectives."""
 
 SHARDED = (
-    "{0} is sharded over ranks ({1}), and a step of such a model can neither be recorded nor foretold yet. Write a "
+    "{0} is sharded over ranks ({1}), and a step of such a model can be neither recorded nor predicted yet. Write a "
     "plan by hand with one sharded unit a segment, apply(model, plan=Plan.of([...])), shard by fully_shard (FSDP2), or "
     "wrap in DistributedDataParallel."
 )
@@ -39,9 +39,9 @@ ONLY_IN_TRAINING = (
 )
 
 TOGETHER = (
-    "{0} runs collectives in forward, and {1} ranks would each plan by themselves what to run again: they would wait "
-    "for each other for ever, or take each other's results. Give every rank the same plan by hand that keeps it: "
-    "apply(model, plan=Plan.of([...]))."
+    "{0} runs collectives in forward. Each of {1} ranks would decide by itself what to recompute, so they would wait "
+    "for each other for ever, or take each other's results. Write a plan by hand that does not recompute {0}, and give "
+    "it to every rank: apply(model, plan=Plan.of([...]))."
 )
 
 AROUND = (
@@ -57,18 +57,19 @@ OWN_STEP = (
 )
 
 UNITS = (
-    "the segment {0} covers {1} unit{2} that are sharded (FSDP), whose parameters are away again when its replay runs. "
-    "Make units themselves calls of a segment (of FSDP1 each one a segment of its own), and not what is around them."
+    "the segment {0} covers {1} unit{2} that are sharded (FSDP), whose parameters are not gathered when its replay "
+    "runs. Make the units themselves the calls of a segment, not a module around them. With FSDP1, make each unit a "
+    "segment of its own."
 )
 
 PARTS = (
-    "the replay of the segment {0} goes in parts, or others lie inside it, and replays of this model run collectives, "
-    "which every level would run again. Leave its cuts and its inner segments out."
+    "the replay of the segment {0} goes in parts, or others lie inside it. Replays of this model run collectives, and "
+    "every level would run them again. Leave out its cuts and its inner segments."
 )
 
 COVERS_UNITS = "has units of FSDP inside, whose parameters its replay would have to gather"
 
-IS_A_UNIT = "is a unit of FSDP, whose parameters are away again when a replay of several calls runs"
+IS_A_UNIT = "is a unit of FSDP, whose parameters are not gathered when a replay of several calls runs"
 
 
 ON_SEVERAL_RANKS = "is given tensors that lie on several ranks (DTensor)"
@@ -83,7 +84,7 @@ def ranks() -> int:
 
 
 def refuse_sharded(model: nn.Module) -> None:
-    """Refuse a model that lies on several ranks in another way than by FSDP2, and layers whose forward needs all ranks.
+    """Refuse a model that is sharded in a way that cannot be recorded yet, and layers whose forward needs all ranks.
 
     Raises:
         NotApplicable: it is such a model.
@@ -107,7 +108,7 @@ def refuse_sharded(model: nn.Module) -> None:
 
 
 def refuse_foretold(model: nn.Module) -> None:
-    """Refuse a sharded model of which a step is wanted that is no part of the training.
+    """Refuse a step of a sharded model that is no part of the training.
 
     Raises:
         NotApplicable: see `refuse_sharded`; or it has units of FSDP2.
@@ -120,10 +121,10 @@ def refuse_foretold(model: nn.Module) -> None:
 
 
 def refuse_own_step(model: nn.Module) -> None:
-    """Refuse a step of our own where its forwards would wait for those of other ranks.
+    """Refuse a step of autockpt's own if its forwards would wait for those of other ranks.
 
     Raises:
-        NotApplicable: see `refuse_foretold`; or the model is one whose forward broadcasts buffers.
+        NotApplicable: see `refuse_foretold`; or a forward inside the model broadcasts buffers.
     """
     refuse_foretold(model)
     for name, module in model.named_modules():
@@ -139,7 +140,7 @@ def refuse_collectives(operators: Iterable[tuple[str, str]]) -> None:
         operators: name of each operator that a replay might run, and class of the module whose call ran it.
 
     Raises:
-        NotApplicable: it did, and there are other ranks.
+        NotApplicable: a module's code ran collectives, and there are other ranks.
     """
     ours = [kind for name, kind in operators if name.startswith(COLLECTIVES) and kind != "DistributedDataParallel"]
     if ours and ranks() > 1:
@@ -147,7 +148,9 @@ def refuse_collectives(operators: Iterable[tuple[str, str]]) -> None:
 
 
 def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
-    """Refuse segments around units, whose hooks would gather in the midst of a replay; and over several of FSDP1.
+    """Refuse segments around units of FSDP, and segments over several units of FSDP1.
+
+    Hooks of units inside a call would gather during the replay.
 
     Args:
         model: the model.
@@ -167,10 +170,10 @@ def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
 
 
 def refuse_parts(model: nn.Module, plan: Plan) -> None:
-    """Refuse replays in parts where replays run collectives.
+    """Refuse replays in parts, and inner segments, if replays run collectives.
 
     Raises:
-        NotApplicable: a segment's replay goes in parts.
+        NotApplicable: a segment's replay goes in parts or has inner segments.
     """
     cut = [segment.calls for segment in plan.segments if segment.cuts or segment.inner]
     if cut and (speaks(model) or gathers(model, cut)):

@@ -5,10 +5,10 @@ forward                                        backward
 x │ a   b   c   y │                            │               │ │   │
 ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤             boundary x: through the replay, saved parts longer
   ├───┤                                        ┌replay┐───────┤ │   │   a, b, c: restored by the replay,
-      ├───┤                                    │ peak │─────────┤   │   then dying one by one
+      ├───┤                                    │ peak │─────────┤   │   then freed one by one
           ├───┤                                └──────┘─────────────┤
 
-Where a function is kept, what it made and saved stays from forward on instead, as the boundary does.
+If a function is kept, what it made and saved stays from forward on instead, as the boundary does.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ class PlannedReplay:
     Attributes:
         members: the calls, by node.
         alone: torch functions inside that do not run again, by node.
-        whole: the calls among its units: of each all functions are `alone`.
+        whole: the units that are module calls, by node. All of their functions are `alone`.
         segment: the same by names, with what it costs, host seconds included.
         stop: one past the last node that it covers.
-        tick: when it first runs; where it never does, when it could no more.
-        held: for each tensor that is held from forward on, the tick until which it is.
-        additions: bytes that stand only because of it, from which tick until which: its own peak, what it restores,
-            and copies of buffers from the beginning of forward on.
+        tick: when it first runs. If it never runs, when it could no longer run.
+        held: the tensors that are held from forward on, each with the tick until which it is held.
+        additions: bytes that are allocated only because of it, from which tick until which: its own peak, what it
+            restores, and copies of buffers. The copies exist from where forward begins the run.
         multiplies: whether something that multiplies matrices or convolves runs again.
         move: what goes over the link to the host meanwhile, if anything does.
-        waits_seconds: of the segment's, those in which the step would wait for the link if nothing else went over it.
+        waits_seconds: the part of the segment's seconds in which the step would wait for the link to the host, if
+            nothing else went over it.
     """
 
     members: Members
@@ -61,16 +62,16 @@ class PlannedReplay:
 def replay_of(
     index: Index, members: Members, idle: Collection[int] = (), whole: Collection[int] | None = None
 ) -> PlannedReplay | None:
-    """Work out what recomputing a run holds, restores and costs where torch functions inside are left idle.
+    """Work out what recomputing a run holds, restores and costs if the `idle` torch functions inside do not run again.
 
-    Also where it restores nothing. None where backward never reads what the run saves, so that no replay runs, if
-    that outlives the step, or if functions of it are left idle. For `whole` see `left_alone`.
+    If backward never reads what the run saves, no replay runs, and nothing is restored. Return None then if there are
+    idle functions, or if what the run saves outlives the step. For `whole` see `left_alone`.
     """
     saves, nodes = index.profile.saves, index.save_nodes
     left = left_alone(index, members, idle, whole) if idle else NOTHING
     alone = left.functions
     inside = index.saves_of(members)
-    # What a unit saves stays with autograd, but for what it was given.
+    # What a unit saves stays with autograd, except for what the unit was given.
     slots = [i for i in inside if nodes[i] not in alone or saves.tensor[i] in left.given[nodes[i]]]
     fills = index.passes.fills(slots)
     if not fills:
@@ -102,9 +103,9 @@ def replay_of(
 
 
 def _never_read(index: Index, members: Members, slots: Sequence[int]) -> PlannedReplay | None:
-    """Work out a run of whose saves no backward reads any: its boundary is held until autograd frees that graph.
+    """Work out a run whose saved tensors no backward reads: its boundary is held until autograd frees the graph.
 
-    None where the graph outlives the step: a backward of the next one may read it.
+    Return None if the graph outlives the step: a backward of the next step may read it.
     """
     saves = index.profile.saves
     over = max((saves.release[i] for i in slots), default=index.profile.ticks)
@@ -128,7 +129,7 @@ def _never_read(index: Index, members: Members, slots: Sequence[int]) -> Planned
 def standing_twice(
     index: Index, members: Members, held: Collection[int], alone: Collection[int]
 ) -> dict[int, Mapping[int, Copies]]:
-    """Return what is held of what the replay makes too: the caller's code made something of a member's result."""
+    """Return the held tensors that the replay makes too: the caller's code made something of a member's result."""
     born = (t for t in held if index.births[t] not in alone and index.covers(members, index.births[t]))
     return {tensor: copies_of(index, members, tensor) for tensor in born}
 
@@ -142,16 +143,16 @@ def _segment(
     held: tuple[Collection[int], Collection[int]],
     unread: Collection[int] = (),
 ) -> Segment:
-    """Return what is recomputed as a plan names it.
+    """Return the segment as a plan names it.
 
     Args:
         index: of the profile.
         members: the calls.
         left: what its replays do not run.
-        buffers: that the calls change.
-        replays: of the segment.
+        buffers: the buffers that the calls change.
+        replays: the replays of the segment.
         held: the tensors of its boundary, and all that it holds.
-        unread: the tensors that it frees and no replay restores.
+        unread: the tensors that it frees and that no replay restores.
     """
     boundary, everything = held
     freed = {tensor for each in replays for tensor in each.restored}.union(unread)
@@ -171,7 +172,7 @@ def _segment(
 
 
 def boundary_of(index: Index, members: Members) -> dict[int, None]:
-    """Return the tensors that come into a run from outside, those that it finds at attributes of modules included."""
+    """Return the tensors that come into a run from outside, also those that it finds at attributes of modules."""
     records = (index.nodes[member].record for member in members if not index.is_function(member))
     found = (each.attributes for each in records if isinstance(each.attributes, tuple))
     return index.boundary(members) | dict.fromkeys(tensor for each in found for tensor in each)
@@ -192,11 +193,11 @@ def changed_buffers(index: Index, members: Members) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _OneReplay:
-    """One replay of a segment: it has one for each backward pass that reads it anew.
+    """One replay of a segment. A segment has one for each backward pass that reads it anew.
 
     Attributes:
         end: tick in forward of the last save that it fills.
-        seconds: of the device and of the host.
+        seconds: those of the device and of the host.
         restored: tensors that it brings back.
         additions: as those of `PlannedReplay`.
     """
@@ -217,7 +218,7 @@ def _one_replay(
     twice: Mapping[int, Mapping[int, Copies]],
     snapshot: int,
 ) -> _OneReplay:
-    """Work out a replay at a tick that fills some saves, each until its tick; what it finds held goes into `held`."""
+    """Work out a replay at `tick` that fills the `needed` saves, each until its tick; adds to `held` as `restored`."""
     profile, saves, nodes, inside = index.profile, index.profile.saves, index.save_nodes, index.saves_of(members)
     alone = left.functions
     until = restored(index, members, needed, alone, held, twice)
@@ -231,7 +232,7 @@ def _one_replay(
     ends: dict[int, int] = defaultdict(int)
     for (tensor, _), release in until.items():
         ends[release] += index.bytes_of[tensor]
-    # What a function saves is packed as well, though no replay makes it again.
+    # What functions left alone save is packed too, though no replay makes it again.
     packed = sum(saves.pack[i] <= end or nodes[i] in alone for i in inside)
     return _OneReplay(
         end=end,
@@ -255,10 +256,11 @@ def restored(
     held: dict[int, int],
     twice: Mapping[int, Mapping[int, Copies]],
 ) -> dict[tuple[int, int], int]:
-    """Say until when each tensor that a replay brings back is needed, and the function that makes a cast of its own.
+    """Return until when each tensor that a replay restores is needed, by tensor and the function that casts it, or -1.
 
-    What saves hold instead goes into `held`: of those `needed` from the replay, each until its tick, what is held for
-    it, or was born in functions that are left alone. Of what stands `twice` a member saves the copy that it is given.
+    The replay fills the `needed` saves, each until its tick. It does not make a tensor that is held for it, nor one
+    that functions left alone made: such a tensor goes into `held`. Of a tensor that exists `twice`, a member saves the
+    copy that it is given.
     """
     tensors, releases, save_nodes = index.profile.saves.tensor, index.profile.saves.release, index.save_nodes
     births, casts = index.births, index.casts
@@ -269,7 +271,7 @@ def restored(
             continue
         cast = -1
         if tensor in casts and births[tensor] != save_nodes[i] and index.is_function(save_nodes[i]):
-            # Every function of a replay casts weights anew under autocast, also those that forward's cache spared it.
+            # In a replay under autocast every function casts weights anew, even if forward's cache spared it the cast.
             cast, is_held, is_made = save_nodes[i], False, True
         elif tensor in twice:
             copies = twice[tensor][index.member_of(members, save_nodes[i])]

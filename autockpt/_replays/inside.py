@@ -94,5 +94,5 @@ def _additions(
     high = max(size + peak_bytes + sum(size for size, _ in copies), stands + there if there else 0)
     additions.append((high - there, tick, tick + 1))
     additions += [(index.bytes_of[tensor], tick + 1, over) for (tensor, _), over in until.items()]
-    additions += [(2 * size, tick + 1, over) for size, over in copies]  # the doubles that ran have copies too
+    additions += [(2 * size, tick + 1, over) for size, over in copies]  # doubles of modules that ran have copies too
     return (*additions, *(one for each in inner for one in each.additions if one[1] >= tick))

@@ -1,12 +1,12 @@
-"""Replays in parts: what a run holds, restores and costs that is run again without saving, and then part by part.
+"""Replays in parts: what a run holds, restores and costs if it runs again without saving, and then part by part.
 
     backward   tick of part 3          of part 2                 of part 1
                ├ descent ┤replay of 3┤ ├─ replay ─┤               ├─ replay ─┤
     given to 3 └─────────┴───────────┘ │          │
     given to 2 └─────────┴─────────────┴──────────┘
 
-Parts may go in parts again. A part is priced as any other replay; a descent adds its seconds, what it gives to parts
-until they are over, and its own peak, where that is higher than the last part's.
+Parts may go in parts again. A part is priced as any other replay. The run without saving is a descent. It adds its
+seconds, what it gives to parts until they are over, and its own peak if that is higher than the last part's.
 
 Source: Griewank and Walther 2000, "Revolve", see `_cuts`. Exact in bytes, as `replay_of` is.
 """
@@ -30,7 +30,7 @@ Cuts = tuple[int, ...]
 
 
 class Inner(NamedTuple):
-    """A run of calls inside others that is recomputed again, in parts, with others inside it."""
+    """A run of calls inside another run, with a replay of its own: maybe in parts, maybe with others inside it."""
 
     members: Members
     cuts: Cuts
@@ -43,13 +43,13 @@ Known = dict[tuple[Members, Cuts, Inners], PlannedReplay | None]
 
 
 def in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: Known) -> PlannedReplay | None:
-    """Work out what recomputing a run in parts, with others inside, does; None where no part restores anything.
+    """Work out what recomputing a run in parts does, with others inside; None if no part restores anything.
 
     Args:
         index: of the profile.
         members: the calls.
-        cuts: a level for each, all 0 where its replay is one.
-        inner: what has replays of its own inside them.
+        cuts: a level for each call; all 0 if the run is replayed at once.
+        inner: the runs inside the calls that have replays of their own.
         known: see `Known`.
     """
     key = members, cuts, inner
@@ -68,7 +68,7 @@ def _in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: 
         part = members[start:stop]
         own = tuple(each for each in inner if index.covers(part, each.members[0]))
         every[start] = in_parts(index, part, (0, *cuts[start + 1 : stop]), own, known)
-    found = {start: part for start, part in every.items() if part is not None}  # of the others backward reads nothing
+    found = {start: part for start, part in every.items() if part is not None}  # backward reads nothing of the others
     if not found:
         return None
     parts, descended, boundary = [*found.values()], members[: max(found)], boundary_of(index, members)
@@ -94,7 +94,7 @@ def _in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: 
 def _held_and_given(
     index: Index, members: Members, boundary: dict[int, None], parts: Sequence[PlannedReplay]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return until when tensors are held from forward on, and those that a descent gives to parts."""
+    """Return until when tensors are held: from forward on, and those that a descent gives to parts."""
     held: dict[int, int] = {}
     given: dict[int, int] = {}
     for part in parts:
@@ -113,7 +113,7 @@ def _held_and_given(
 
 
 def _descent_peak(index: Index, descended: Members, given: dict[int, int], boundary: dict[int, None]) -> int:
-    """Highest level of what a descent bears: what parts are given stays."""
+    """Return the peak bytes of a descent. What it gives to parts stays allocated."""
     end = index.nodes[descended[-1]].exit
     twice = standing_twice(index, descended, boundary, frozenset())
     made = {(tensor, -1) for tensor in given if index.covers(descended, index.births[tensor])}
@@ -124,7 +124,7 @@ def _descent_peak(index: Index, descended: Members, given: dict[int, int], bound
 
 
 def _segment(index: Index, members: Members, cuts: Cuts, parts: Sequence[PlannedReplay], descended: Members) -> Segment:
-    """Return what is recomputed as a plan names it."""
+    """Return the segment as a plan names it."""
     seconds = sum(index.seconds[member] for member in descended)
     seconds += len(index.saves_of(descended)) * index.host.save_seconds
     seconds += host_seconds(index, descended) if descended else 0.0

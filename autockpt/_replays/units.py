@@ -3,8 +3,8 @@
 functions     [c_attn] view [sdpa] [c_proj]   [ln] [c_fc] gelu [down]      [ ] does not run again
 units          attn, skipped ───────────────┘  keep  keep        skip      keep: the rest of the replay reads its result
 
-A call of which nothing runs again is one unit. That costs the host less: its own patch meets it, and no function mode
-has to look for its functions. Nor does it hold what only those read.
+A call of which nothing runs again is one unit. That costs the host less: the call's own patch handles it, and no
+function mode has to look for its functions. It also does not hold what only these functions read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .._index.profile_index import Index, Members
 
 Units = tuple[int, ...]
 Given = Mapping[int, Collection[int]]
-"""By idle function, the tensors that came into its unit; `_OLDER` stands for all that are older than the step."""
+"""For each idle function, the tensors that came into its unit; `_OLDER` stands for all older than the step."""
 
 _OLDER = -1
-"""As in the table of saves. A function counts as given one: where it saves an older tensor, that was an argument."""
+"""As in the table of saves. Each function counts as given `_OLDER`: if it saves an older tensor, it was an argument."""
 
 Readers = defaultdict[int, set[int]]
 """By tensor, the nodes that need it in a replay."""
@@ -32,9 +32,9 @@ class UnitsLeft:
 
     Attributes:
         keep: units of which a result is kept, by node.
-        skip: those of which nothing is read.
-        functions: the torch functions in them, by node.
-        given: by function, the tensors that come into its unit: what it saves of those, the replay makes again.
+        skip: units of which no result is read, by node.
+        functions: the torch functions in all of them, by node.
+        given: by function, the tensors that come into its unit. If the function saves one, the replay makes it again.
         results: the tensors that are kept.
     """
 
@@ -99,10 +99,10 @@ def _named(index: Index, units: Mapping[int, Units], given: Given, readers: Read
 
 
 def _needs(index: Index, members: Members, given: Given) -> tuple[Readers, set[int]]:
-    """Find out what a replay needs. Of what idle functions save it makes what they were `given`.
+    """Find out what a replay needs. Of the tensors that idle functions save, it makes those that they were `given`.
 
     Returns:
-        By tensor, the nodes that need it; and the idle functions that have to have a name.
+        By tensor, the nodes that need it; and the idle functions that have to be named.
     """
     saves, inside = index.profile.saves, index.saves_of(members)
     filled: dict[int, set[int]] = defaultdict(set)  # by node, those of its saved tensors that the replay makes
@@ -117,7 +117,7 @@ def _needs(index: Index, members: Members, given: Given) -> tuple[Readers, set[i
     readers: Readers = defaultdict(set)
     wanted = {node: tensors for node, tensors in filled.items() if not index.is_function(node)}
     for f in index.within(members, index.functions):
-        if index.nodes[f].enter <= end and not index.is_free(f):  # a view of what is hollow is hollow
+        if index.nodes[f].enter <= end and not index.is_free(f):  # views run on tensors without data
             wanted[f] = filled[f] if f in left else set(index.reads(f))
     for node, tensors in wanted.items():
         for tensor in tensors:
@@ -139,7 +139,7 @@ def _as_one(
     readers: Readers,
     whole: Collection[int] | None,
 ) -> Iterator[tuple[int, Units]]:
-    """Yield the outermost calls that can each be one unit, with the functions of it that would be units."""
+    """Yield the outermost calls that can each be one unit, with their functions that would else be units."""
     todo = [child for member in members for child in index.children[member] if not index.is_function(child)]
     while todo:
         call = todo.pop()
@@ -154,10 +154,11 @@ def _as_one(
 
 
 def _is_closed(index: Index, call: int, own: Units, readers: Readers) -> bool:
-    """Whether a call, none of whose functions runs in a replay, acts on the replay by what it returns alone.
+    """Whether a call, none of whose functions runs in a replay, acts on the replay only by what it returns.
 
-    Whatever the replay reads of what it made it returns, and the replay reads all of that: else it would hold some in
-    vain. It reads nothing but what it was given, and nothing else holds what it made.
+    The call returns all that the replay reads of what it made. The replay reads all that the call makes and returns, or
+    none of it: else some would be held in vain. The call reads nothing but what it was given. Nothing else holds what
+    it made.
     """
     node = index.nodes[call]
     refused = (index.refused, index.lonely, index.refused_results)

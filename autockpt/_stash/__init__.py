@@ -1,16 +1,16 @@
-"""Where tensors wait: what a step saves, until its backward wants it.
+"""Stashes: where saved tensors wait until backward reads them.
 
     forward     pack ── the tensor's bytes ──▶ memory or a temporary file (CPU), pinned memory of the host (devices)
-    backward    unpack ◀── a new tensor with the same bytes; it dies when its node is done
+    backward    unpack ◀── a new tensor with the same bytes; it is freed when its node is done
 
 base.py          `Stash`: put, get, free; what is held instead of a tensor that waits
-waiting.py       which storages only graphs would hold
+waiting.py       which storages only autograd graphs would hold
 spilled_step.py  a step of the user's whose saved tensors wait
 held.py          one stash for several steps
 file.py          a temporary file
 host.py          memory of the host
-overlap.py       the same for what a plan moves, copied beside the computing
-shard.py         a part on each of several ranks that have the same
+overlap.py       the same for what a plan moves; copies overlap with compute
+shard.py         a part on each of several ranks that have the same tensor
 memory.py        which memory: pinned as long as enough is left to others, then pageable
 arenas.py        a space of bytes in a few rows of memory
 free_list.py     which bytes of a space are free
@@ -18,6 +18,8 @@ pieces.py        a tensor's own elements as a row of bytes, without what lies be
 plan_stash.py    the stash of a plan: which of these it opens, and what it refuses
 
 Steps that are recorded or rehearsed ask `open_stash`. What a plan moves goes through `PlanStash`.
+
+A row is a one-dimensional tensor of bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from .memory import HostMemory
 
 
 def open_stash(device: torch.device, *, roomy: bool = False) -> Stash:
-    """Open a stash for tensors of a device, which is gone with the last of what waits there.
+    """Open a stash for tensors of a device. It closes when nobody holds it, nor a tensor that waits there.
 
     Args:
         device: where the tensors are.

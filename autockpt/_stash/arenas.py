@@ -3,9 +3,9 @@
     arenas    ████████ 64 MiB ████████|██ 16 ██|█ 4 █|...      a tensor may lie across two
 
 torch rounds each request for pinned memory up to a power of two, never splits a block and never gives one back before
-its cache is emptied. So arenas are powers of two themselves: as large as what is missing, or a sixteenth of all that
-is there. What they take is then at most a sixteenth more than what was asked for, or the smallest arena, and their
-number grows with the logarithm of that.
+its cache is emptied. So each arena is a power of two itself: about as large as what is missing, or as a sixteenth of
+the space so far if that is more. So the arenas take at most a sixteenth more than what was asked for, or at most the
+smallest arena more. Their number grows with the logarithm of the space.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SMALLEST_ARENA_BYTES = 1 << 20
 """A stash that takes little, as for one call, pins no more than this."""
 
 ARENA_SHARE = 16
-"""An arena is about this part of all that is there, or more."""
+"""A new arena is about 1 / `ARENA_SHARE` of the space so far, or more."""
 
 
 class Arenas:
@@ -35,7 +35,7 @@ class Arenas:
     def __init__(self, take: Callable[[int], torch.Tensor]) -> None:
         self._take = take
         self._rows: list[torch.Tensor] = []
-        self._bounds = [0]  # where each begins, and where the last one ends: a tensor's length takes long to ask for
+        self._bounds = [0]  # where each begins, and where the last one ends: asking a tensor for its length is slow
 
     @property
     def size_bytes(self) -> int:
@@ -55,7 +55,7 @@ class Arenas:
             self._bounds.append(self.size_bytes + taken_bytes)
 
     def rows(self, place: int, size_bytes: int) -> Iterator[torch.Tensor]:
-        """Give the memory of a span, in order."""
+        """Yield the memory of a span, in order."""
         number, end = bisect_right(self._bounds, place) - 1, place + size_bytes
         while place < end:
             begin, until = self._bounds[number], min(end, self._bounds[number + 1])
@@ -89,11 +89,11 @@ class Cursor:
             given.copy_(own)
 
     def matches(self, other: torch.Tensor) -> bool:
-        """Whether the bytes where the cursor is are those of a row on the host, and go on if so."""
+        """Whether the bytes where the cursor is equal those of a row on the host. If so, go on."""
         return all(_same(own, given) for own, given in self._pairs(other))
 
     def ahead(self, size_bytes: int) -> torch.Tensor | None:
-        """Give the memory where the cursor is, and go on behind it; None, and stay, where that is no single row."""
+        """Return the memory where the cursor is, and go on. If it is not in one row, return None and do not move."""
         row = next(self._arenas.rows(self._place, size_bytes), None)
         if row is None or row.nbytes < size_bytes:
             return None
@@ -111,7 +111,7 @@ class Cursor:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Compare bytes, eight at a time: numpy takes ten times as long for single ones, and torch a hundred."""
+    """Compare bytes, eight at a time: for single bytes numpy takes ten times as long, and torch a hundred times."""
     a, b = one.numpy(), other.numpy()
     whole = len(a) // 8 * 8
     words = numpy.array_equal(a[:whole].view(numpy.int64), b[:whole].view(numpy.int64))

@@ -1,4 +1,4 @@
-"""What a place where tensors wait can do, and what is held instead of a tensor that waits."""
+"""The interface of a stash, and what is held instead of a tensor that waits in one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .waiting import Waiting
 
 
 class NoRoom(ProfilingError):
-    """What a forward saves fits nowhere."""
+    """There is no room for what a forward saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a stash gives for a tensor; it means something to that stash alone.
+    """A stash's handle for a tensor that it holds; only that stash can use it.
 
     Attributes:
         place: where the bytes lie in the stash.
         stored_bytes: how many there are.
-        process: who put them, where a stash minds.
+        process: number of the process that put them, if the stash needs it.
     """
 
     place: int
@@ -37,27 +37,27 @@ class Token:
 class Stash(Protocol):
     """Keeps the bytes of tensors until they are wanted again.
 
-    It may be used from several threads. Copies are over when `put` and `get` return. It closes with the last who holds
-    it, and leaves nothing behind. It does not fetch ahead: that needs copies beside the device's other work, and `get`
-    is called when the tensor is wanted.
+    It may be used from several threads. Copies are over when `put` and `get` return. It closes when its last holder
+    drops it, and leaves nothing behind. It does not prefetch: that needs copies that overlap with the device's other
+    work, and `get` is called only when the tensor is needed.
     """
 
     def put(self, tensor: torch.Tensor) -> Token:
         """Copy the elements of a tensor as they are now: views may be written to between two saves.
 
         Raises:
-            NoRoom: they fit no more.
+            NoRoom: there is no room for them.
         """
 
     def get(self, token: Token, tensor: torch.Tensor) -> None:
         """Copy what waits into a tensor of the same type, sizes and strides whose storage nobody else uses.
 
-        The tensor is given, since who holds a token knows what the bytes mean and when memory may be taken for them. A
-        stash knows bytes. What lies between the tensor's elements may be overwritten.
+        The caller gives the tensor: it knows what the bytes mean, and when memory may be allocated for them. A stash
+        knows only bytes. What lies between the tensor's elements may be overwritten.
         """
 
     def free(self, token: Token) -> None:
-        """Let go of what waits, so that its room is used again. Garbage collection may call this at any moment."""
+        """Free the bytes, so that their room is used again. Garbage collection may call this at any moment."""
 
 
 class SpilledTensor:
@@ -86,7 +86,7 @@ class SpilledTensor:
 
 
 class SpilledPart(SpilledTensor):
-    """The bytes that this rank has of a tensor which lies on several, and what that is."""
+    """This rank's part of a tensor that lies on several ranks, and how to make that tensor of it."""
 
     __slots__ = ("_make", "_part")
 
@@ -98,17 +98,17 @@ class SpilledPart(SpilledTensor):
 
 
 class Spill:
-    """Takes what a step saves for backward.
+    """Puts what a step saves for backward into a stash.
 
     Args:
         stash: where the bytes wait.
-        device: tensors elsewhere stay where they are.
-        held: tensors that the step holds anyway, which stay.
+        device: tensors of other devices stay where they are.
+        held: tensors that the step holds anyway. They stay where they are.
 
     Attributes:
-        tell_no_room: is told where the stash takes no more, and what is saved from then on stays where it is, since
-            other ranks wait for this one's step; None where that is an error of the step.
-        waiting: the storages of which it has taken something.
+        tell_no_room: is called when the stash has no room. What is saved from then on stays where it is, since other
+            ranks wait for this rank's step. None if having no room is an error of the step.
+        waiting: the storages of which something was put into the stash.
     """
 
     def __init__(self, stash: Stash, device: torch.device, held: Iterable[torch.Tensor]) -> None:
@@ -119,10 +119,10 @@ class Spill:
         self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
 
     def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
-        """Return what to hold instead of a saved tensor: itself where its bytes do not say all that it is.
+        """Return what to hold instead of a saved tensor; the tensor itself if it stays, or is more than its bytes.
 
         Raises:
-            NoRoom: the stash takes no more.
+            NoRoom: the stash has no room.
         """
         if type(tensor) is not torch.Tensor and (part := private.here(tensor)) is not tensor:
             waits = self.take(part)
@@ -150,5 +150,5 @@ class Spill:
         return spilled
 
     def close(self) -> None:
-        """Let go of the stash, which closes with the last tensor that waits; what is saved from now on stays."""
+        """Release the stash, which closes with the last tensor that waits. What is saved from now on is not moved."""
         self._stash = None

@@ -19,15 +19,15 @@ from .pieces import Copier, pieces, stored_bytes
 
 
 class FileStash:
-    """Keeps tensors in a file without a name, which is gone with the last of what waits, or with the process.
+    """Keeps tensors in a file without a name. It is gone with the last tensor that waits, or with the process.
 
-    See `Stash`. A process that was forked has a file of its own from its first tensor on.
+    See `Stash`. A forked process opens a file of its own as it puts its first tensor.
 
     Args:
         folder: where the file lies; None for that of temporary files.
 
     Raises:
-        NoRoom: the folder takes none.
+        NoRoom: no file can be made in the folder.
     """
 
     def __init__(self, folder: str | None = None) -> None:
@@ -68,7 +68,7 @@ class FileStash:
         return token
 
     def _begin_anew(self) -> None:
-        """Take a file of this process's own: it has the descriptor of the one that forked it, which goes on writing."""
+        """Open a file of this process's own: its parent goes on writing to the file whose descriptor it inherited."""
         self._process, self._lock = os.getpid(), threading.Lock()
         self._descriptor, self._folder = _open(self._given)
         weakref.finalize(self, os.close, self._descriptor)
@@ -77,8 +77,8 @@ class FileStash:
     def get(self, token: Token, tensor: torch.Tensor) -> None:
         if token.process != os.getpid():
             raise ProfilingError(
-                "a saved tensor waits in a file of the process that this one was forked from, which may have used the "
-                "room again. Run forward and backward in the same process."
+                "a saved tensor waits in a file of the process from which this one was forked. That process may have "
+                "overwritten it since. Run forward and backward in the same process."
             )
         place = token.place
 

@@ -1,12 +1,12 @@
-"""Which bytes of a space are free: a list of holes, and a space that ends where the last bytes do.
+"""Which bytes of a space are free: a list of holes, and the end of the last bytes that are allocated.
 
     ████····██████··█████   holes [4, 8) and [14, 16), end 21
     allocate(2) -> 4        the first hole that is large enough
     allocate(5) -> 21       or else behind the end, which moves
     free(16, 5)             merges with the hole before it, and the end moves back to 14
 
-Source: first fit with merging (Knuth, The Art of Computer Programming 1, 2.5). O(holes) a call; a backward frees
-in the order opposite to that of its forward, so that there are few.
+Source: first fit with merging (Knuth, The Art of Computer Programming 1, 2.5). O(holes) a call. There are few holes: a
+backward frees in the reverse order of its forward.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from bisect import bisect_left
 
 
 class FreeList:
-    """Gives out and takes back spans of one space. It is not safe for threads.
+    """Allocates and frees spans of one space. It is not safe for threads.
 
     Attributes:
-        end_bytes: nothing is given out from there on.
-        used_bytes: what is given out.
+        end_bytes: the end of the last span.
+        used_bytes: what is allocated.
     """
 
     def __init__(self) -> None:
         self.end_bytes = self.used_bytes = 0
-        self._holes: list[tuple[int, int]] = []  # begin and end of each, in order; between two there is something
+        self._holes: list[tuple[int, int]] = []  # begin and end of each, in order; between two there are spans
 
     def allocate(self, size_bytes: int) -> int:
-        """Return the place of so many bytes that are free."""
+        """Allocate so many bytes, and return their place."""
         self.used_bytes += size_bytes
         for number, (begin, end) in enumerate(self._holes):
             if end - begin >= size_bytes:
@@ -39,7 +39,7 @@ class FreeList:
         return place
 
     def free(self, place: int, size_bytes: int) -> None:
-        """Take back what was given out at a place."""
+        """Free the span at a place."""
         if not size_bytes:
             return
         self.used_bytes -= size_bytes

@@ -1,9 +1,10 @@
-"""A stash that steps use in turn, so that its memory is taken once: pinning ten gigabytes takes four seconds.
+"""A stash that steps use in turn, so that its memory is allocated once: pinning ten gigabytes takes four seconds.
 
     recorded    timed    planned, rehearsed
-    ├─ hold ────┼─ hold ─┼─ open ── backward over ─┤ let_go    with the last tensor that waits, the memory goes
+    ├─ hold ────┼─ hold ─┼─ open ── backward over ─┤ let_go    memory is freed with the last tensor that waits
 
-What a step leaves waiting, as a graph does that somebody holds, stays where it is, and the next step uses the rest.
+If somebody holds a step's graph, its tensors still wait after that step. They stay where they are, and the next step
+uses the rest.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class HeldStashes:
         return bool(self._held)
 
     def hold(self, device: torch.device, stash: Stash) -> None:
-        """Hold a stash from now on, which is that for a device."""
+        """Hold a stash for a device from now on."""
         self._held[device.type] = stash
 
     def open(self, device: torch.device) -> Stash:
-        """Return the stash for a device that is held, else a new one, which closes with the last who uses it.
+        """Return the held stash for a device, or else a new one, which closes with its last user.
 
         Raises:
             NoRoom: there is no temporary folder.

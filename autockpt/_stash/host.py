@@ -1,11 +1,11 @@
 """Where tensors wait in memory of the host.
 
     of a device     spans of a few arenas, pinned where they can be: see `arenas.py` and `memory.py`
-    of a CPU        memory of their own each, which is not of torch's allocator
+    of a CPU        memory of its own for each tensor, outside torch's allocator
 
 A model saves one storage through several tensors: a linear layer's input, which the layer before saved in another
-shape, or rotations that all layers use. Of a device's, what is the same stretch of a storage is stored once where its
-bytes are the same. They are compared, since not every write to a storage counts as a version of all of its views.
+shape, or rotations that all layers use. On a device, the same stretch of a storage is stored once, as long as its bytes
+are the same. The bytes are compared, since not every write to a storage raises the version of all of its views.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Stretch: TypeAlias = tuple[object, ...]
 
 
 class MemoryStash:
-    """Keeps tensors of a CPU beside torch's allocator; see `Stash`.
+    """Keeps tensors of a CPU in memory outside torch's allocator; see `Stash`.
 
-    A graph that outlives the step would leave them on that one's tape. It takes a fraction of a file's time: pages
-    that the steps before let go of are used again.
+    In torch's own memory, tensors of a graph that outlives the step would be on the allocator's tape. This stash takes
+    a fraction of the time of a file: pages that earlier steps freed are used again.
     """
 
     def __init__(self) -> None:
@@ -67,18 +67,18 @@ class MemoryStash:
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's bytes, or its elements where others lie between them."""
+    """Return a tensor's bytes; or the tensor itself, detached, if other elements lie between its own."""
     return flat(tensor) if is_dense(tensor) else tensor.detach()
 
 
 @dataclass(slots=True)
 class _Block:
-    """What is stored once.
+    """Bytes that are stored once.
 
     Attributes:
-        token: where.
-        stretch: of which storage.
-        holders: for how many tensors.
+        token: where they are.
+        stretch: which bytes of a storage they were.
+        holders: how many tensors have them.
     """
 
     token: Token
@@ -91,7 +91,7 @@ class HostStash:
 
     Args:
         take: takes memory of so many bytes.
-        give_back: is called as the stash closes, when it has let go of all memory that it took.
+        give_back: is called as the stash closes, after it has released all memory that it took.
     """
 
     def __init__(self, take: Callable[[int], torch.Tensor], give_back: Callable[[], object]) -> None:
@@ -156,7 +156,7 @@ class HostStash:
         return longest_piece(self._arenas.size_bytes)
 
     def _holds(self, token: Token, cut: list[torch.Tensor]) -> bool:
-        """Whether the bytes of a tensor's pieces are those that wait."""
+        """Whether the bytes of a tensor's pieces equal those that wait for `token`."""
         cursor, same = Cursor(self._arenas, token.place), True
 
         def compare(row: torch.Tensor) -> None:
@@ -169,13 +169,13 @@ class HostStash:
 
 
 def _stretch_of(tensor: torch.Tensor) -> Stretch:
-    """Which bytes of its storage are a tensor's, in whatever shape."""
+    """Return which bytes of its storage a tensor has, whatever its shape."""
     begin = tensor.storage_offset() * tensor.itemsize
     return private.storage_key(tensor), begin, stored_bytes(tensor), gaps(tensor)
 
 
 def aligned(size_bytes: int) -> int:
-    """Bytes of a span, of which no two begin at one place."""
+    """Return the bytes of a span for so many bytes. They are never 0, so no two spans begin at one place."""
     return max(1, -(-size_bytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 
 

@@ -1,7 +1,7 @@
 """Memory of the host: pinned as long as enough is left to others, then pageable, then none.
 
-Pinned memory cannot be swapped out or taken back, and where a machine runs out of memory the kernel ends a process
-without an error that could be caught. So what is available is asked for first, and a share of it is left.
+Pinned memory cannot be swapped out or reclaimed. If a machine runs out of memory, the kernel kills a process, without
+an error that could be caught. So a stash first asks how much is available, and leaves a share of all memory to others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Room:
 
 
 def room() -> Room | None:
-    """Ask Linux for the memory that is there, also within the limit of a container; None where nobody tells."""
+    """Ask Linux for the memory that is there, also within the limit of a container; None if Linux does not tell."""
     found = _figures(Path("/proc/meminfo"))
     if not found.keys() >= {"MemTotal:", "MemAvailable:"}:
         return None
@@ -39,7 +39,7 @@ def room() -> Room | None:
     group = Path("/sys/fs/cgroup")
     limit_bytes, current_bytes = _figure(group / "memory.max"), _figure(group / "memory.current")
     if limit_bytes is not None and current_bytes is not None:
-        cached_bytes = _figures(group / "memory.stat").get("inactive_file", 0)  # counted as current, and given up first
+        cached_bytes = _figures(group / "memory.stat").get("inactive_file", 0)  # counts as current, is reclaimed first
         total_bytes = min(total_bytes, limit_bytes)
         available_bytes = min(available_bytes, limit_bytes - current_bytes + cached_bytes)
     return Room(total_bytes=total_bytes, available_bytes=max(0, available_bytes))
@@ -55,7 +55,7 @@ def _figures(file: Path) -> dict[str, int]:
 
 
 def _figure(file: Path) -> int | None:
-    """Read a file of one figure; None where there is none, as where nothing is limited."""
+    """Read a file of one figure; None if it has none, for example if there is no limit."""
     try:
         text = file.read_text().strip()
     except OSError:
@@ -64,7 +64,7 @@ def _figure(file: Path) -> int | None:
 
 
 def pageable(size_bytes: int) -> torch.Tensor:
-    """Return a row of bytes of which torch's allocator knows nothing, nor the tape of what that does.
+    """Return a row of bytes outside torch's allocator, hence not on that one's tape.
 
     Raises:
         MemoryError: the system refuses.
@@ -137,7 +137,7 @@ class HostMemory:
 
     @staticmethod
     def _short(room: Room | None, size_bytes: int, leaves: float) -> str:
-        """Say why so much cannot be taken; empty where it can, or where nobody tells."""
+        """Say why so much cannot be taken; empty if it can, or if it is not known what there is."""
         if room is None:
             return ""
         left_bytes = round(room.total_bytes * leaves)

@@ -1,4 +1,4 @@
-"""Tensors of a device that a plan moves to the host, beside the computing.
+"""Tensors that a plan moves from a device to the host; the copies overlap with compute.
 
     computing   │ a      │ b      │ c      │ ......... │ c'     │ b'     │ a'     │
     lane out       └─ a ──────┐
@@ -6,12 +6,13 @@
     a's memory  ├─────────────────┤                    ├──────────────────────────┤
                  saved        the end of b             b's backward begins   a node reads it
 
-A plan names the call at whose end, in forward, the copy is over: `b`. The device waits for it there, and only then is
-the memory let go of; and as the backward of that call begins, memory for the way back is taken. So what stands when
-does not depend on how fast the link is: a slow one costs time. Where no call is named, the device waits at once, both
-ways. The host never waits.
+A plan names a call, here `b`. At its end in forward the device waits for the copy, and only then is the memory freed.
+When the backward of that call begins, memory for the way back is allocated. So lifetimes on the device do not depend on
+how fast the link is: a slow link only costs time. If the plan names no call, the device waits at once, both ways. The
+host never waits.
 
-Memory of the host is pinned, taken once and used again by the next step; it is gone with the last who holds the stash.
+Memory of the host is pinned. It is allocated once, and the next step uses it again. It is freed with the stash's last
+holder.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class OverlappedStash:
     """Keeps rows of bytes of a device in memory of the host; several threads may use it.
 
     Args:
-        lanes: copies.
+        lanes: run the copies.
         take: takes memory of so many bytes.
-        give_back: is called as the stash closes, when it has let go of all memory that it took.
+        give_back: is called as the stash closes, after it has released all memory that it took.
     """
 
     def __init__(self, lanes: Lanes, take: Callable[[int], torch.Tensor], give_back: Callable[[], object]) -> None:
@@ -52,7 +53,7 @@ class OverlappedStash:
 
         Args:
             row: the bytes.
-            source: a tensor that counts the changes of them, which must not come before the device has waited.
+            source: a tensor whose version counts changes of the bytes. The device must have waited before any change.
 
         Raises:
             NoRoom: the host has no more memory.
@@ -63,7 +64,7 @@ class OverlappedStash:
             place = self._spans.allocate(aligned(row.nbytes))
             try:
                 self._arenas.grow(self._spans.end_bytes)
-                # What was here before may still be on its way back.
+                # What was at this place before may still be on its way back.
                 mark = self.lanes.run("out", lambda: self._copy(place, row, out=True), self._last)
             except BaseException:
                 self._spans.free(place, aligned(row.nbytes))
@@ -77,7 +78,7 @@ class OverlappedStash:
             return self._last
 
     def free(self, place: int, size_bytes: int) -> None:
-        """Let go of what lies at a place; garbage collection may call this at any moment."""
+        """Free what lies at a place; garbage collection may call this at any moment."""
         self._let_go.append((place, aligned(size_bytes)))
 
     def _copy(self, place: int, row: torch.Tensor, *, out: bool) -> None:
@@ -116,14 +117,14 @@ class Sent:
         self._back: tuple[torch.Tensor, AskedCopy] | None = None
 
     def settle(self) -> None:
-        """Have the device wait until the row has arrived, and let go of its memory there."""
+        """Have the device wait until the row is on the host, and free its memory on the device."""
         if self._source is not None:
             self._stash.lanes.wait(self._out, self._source)
             self.changed = private.version(self._source) != self._version
             self._source = None
 
     def prefetch(self) -> tuple[torch.Tensor, AskedCopy]:
-        """Take memory of the device for the way back, and begin to copy; once, until that is used."""
+        """Allocate memory of the device for the way back, and begin to copy; again only after `restore` has used it."""
         self.settle()
         if self._back is None:
             row = torch.empty(self._size_bytes, dtype=torch.uint8, device=self._device)
@@ -131,13 +132,13 @@ class Sent:
         return self._back
 
     def restore(self) -> torch.Tensor:
-        """Return a new row with the same bytes, for which the device waits; called again, it returns another."""
+        """Return a new row with the same bytes, for which the device waits. Each call returns another row."""
         (row, mark), self._back = self.prefetch(), None
         self._stash.lanes.wait(mark, row)
         return row
 
     def __del__(self) -> None:
-        # What a copy reads or writes goes only after it.
+        # Memory that a copy reads or writes is freed only after the copy.
         self.settle()
         if self._back is not None:
             self._stash.lanes.wait(self._back[1], self._back[0])
@@ -145,21 +146,21 @@ class Sent:
 
 
 def arrive(sent: Sequence[Sent], results: Iterable[torch.Tensor]) -> None:
-    """Let go of what was sent, as the call has ended that it waited for; fetch it as that one's backward begins.
+    """Free the rows that were sent, at the end of the call that the plan names; fetch them when its backward begins.
 
     Args:
-        sent: in the order in which it was sent.
-        results: of the call.
+        sent: the rows, in the order in which they were sent.
+        results: those of the call.
     """
     for each in sent:
         each.settle()
     node = next((result.grad_fn for result in results if result.grad_fn is not None), None)
     if node is None:
-        return  # it is fetched when it is read
+        return  # they are fetched when they are read
     waiting = [weakref.ref(each) for each in reversed(sent)]  # what was sent last is read first
 
     def fetch(_: object) -> None:
-        if not private.keeps_graph():  # else each pass has its own
+        if not private.keeps_graph():  # if it does, each pass fetches its own
             with torch.no_grad(), private.no_torch_functions():
                 for reference in waiting:
                     if (alive := reference()) is not None:

@@ -3,13 +3,13 @@
     a storage    q0 k0 v0 q1 k1 v1 q2 k2 v2 ...      queries, keys and values of one projection
     queries      q0       q1       q2                stored as q0 q1 q2, a third of the span in which they lie
 
-A device copies contiguous bytes as they are; for anything else torch makes a contiguous copy on the device first. So
-the span of a piece of the tensor is copied into a buffer on the host, and its elements are taken out of it there: that
-takes no memory of the device, and a few copies of megabytes where a copy of each row would be thousands. More goes
-over the bus than is stored, the whole span, as it lies in the tensor.
+A device copies contiguous bytes as they are. For anything else torch first makes a contiguous copy on the device. So
+the whole span of a piece of the tensor is copied into a buffer on the host, and the elements are picked out there. That
+takes no memory of the device, and a few copies of megabytes; a copy of each row would be thousands. More bytes go over
+the bus than are stored.
 
-Dimensions along which a tensor is expanded are stored once. Where elements overlap or interleave in another way, which
-views of a model's results do not, the span is stored.
+Dimensions along which a tensor is expanded are stored once. If elements overlap or interleave in another way, the whole
+span is stored. Views of a model's results do not.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from .._calls.layout import flat, is_dense, span_bytes
 from .memory import pageable
 
 PIECE_BYTES, MOST_PIECE_BYTES = 1 << 20, 1 << 23
-"""The longest span that passes through a buffer, where little is stored and where much is. A processor's cache has
-either, and a copy of the one takes as long as it takes to start one, of the other many times as long."""
+"""The longest span that passes through a buffer: the first if little is stored, the second if much is. Both fit into a
+processor's cache. A copy of the first takes as long as it takes to start a copy; one of the second many times as long.
+"""
 
 PIECE_SHARE = 128
-"""A buffer is no larger than this part of all that is stored, or `PIECE_BYTES`."""
+"""A buffer is no larger than 1 / `PIECE_SHARE` of all that is stored, or than `PIECE_BYTES` if that is more."""
 
 Dimensions: TypeAlias = tuple[tuple[int, int], ...]
 """Size and stride of each, the largest stride first."""
 
 
 Ahead: TypeAlias = Callable[[int], torch.Tensor | None]
-"""Gives the memory of the next so many bytes of a row, for a copier to work in; None where there is none."""
+"""Gives the memory of the next bytes of a row, as many as asked for, for a copier to work in; None if there is none."""
 
 
 def dimensions(tensor: torch.Tensor) -> Dimensions | None:
     """Return how a tensor's elements lie, whatever the order of its dimensions; None where they overlap or interleave.
 
-    Dimensions that lie in one another without a gap are one, and expanded ones are none.
+    Dimensions that follow each other without a gap are merged into one. Expanded ones are left out.
     """
     found: list[tuple[int, int]] = []
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
@@ -59,7 +60,7 @@ def dimensions(tensor: torch.Tensor) -> Dimensions | None:
 
 
 def gaps(tensor: torch.Tensor) -> Dimensions:
-    """Return how a tensor's elements lie, where something lies between them that is not stored; else nothing."""
+    """Return how a tensor's elements lie if something lies between them that is not stored; else nothing."""
     if tensor.is_contiguous():
         return ()
     found = dimensions(tensor) or ()
@@ -80,13 +81,13 @@ def longest_piece(all_bytes: int) -> int:
 
 
 def pieces(tensor: torch.Tensor, longest_bytes: int | None = None) -> list[torch.Tensor]:
-    """Cut a tensor into views, as its elements lie: each without gaps, or with a span that is not too long.
+    """Cut a tensor into views, in the order of its elements: each without gaps, or with a span that is not too long.
 
-    However long they may be, they have the same elements in the same order.
+    The order of the elements does not depend on how long the views may be.
 
     Args:
-        tensor: that is to be cut.
-        longest_bytes: of such a span; None for `PIECE_BYTES`.
+        tensor: the tensor to cut.
+        longest_bytes: the longest such span; None for `PIECE_BYTES`.
     """
     if tensor.is_contiguous():
         return [tensor.detach()]
@@ -131,8 +132,8 @@ class Copier:
         Args:
             cut: the pieces.
             write: is given each row.
-            ahead: gives the memory where a row of so many bytes would be written, which then is not: they are put
-                there. None where there is none.
+            ahead: gives the memory to which a row of so many bytes would be written. Then the bytes are put there, and
+                `write` is not called. None if there is no such memory.
         """
         for piece in cut:
             if is_dense(piece):
@@ -154,8 +155,8 @@ class Copier:
         Args:
             cut: the pieces.
             read: is given each row.
-            ahead: gives the memory from which a row of so many bytes would be read, which then is not. None where
-                there is none.
+            ahead: gives the memory from which a row of so many bytes would be read. Then the bytes are taken from
+                there, and `read` is not called. None if there is no such memory.
         """
         for piece in cut:
             if is_dense(piece):
@@ -174,7 +175,7 @@ class Copier:
                 flat(piece).copy_(row)
 
     def on_host(self, row: torch.Tensor) -> torch.Tensor:
-        """Return a row no longer than a piece as it is on the host: from a device, a copy up to the next call."""
+        """Return a row, no longer than a piece, on the host. For a device's row it is a copy, until the next call."""
         return row if row.is_cpu else self._row(row.nbytes).copy_(row)
 
     def drop(self) -> None:
@@ -194,5 +195,5 @@ class Copier:
 
 
 def _buffer_bytes(size_bytes: int) -> int:
-    """Size of a buffer for a row, and for longer ones: a power of two, as a block of pinned memory is."""
+    """Return the size of a buffer for a row, or a longer one: a power of two, as a block of pinned memory is."""
     return max(PIECE_BYTES, 1 << (size_bytes - 1).bit_length())

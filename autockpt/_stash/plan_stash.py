@@ -23,17 +23,18 @@ from .overlap import OverlappedStash, Sent
 from .shard import ShardStash
 
 MEASURED_BYTES = 1 << 24
-"""Moved there and back to see how fast that is."""
+"""So many bytes are moved there and back to measure how fast that is."""
 
 FEW_BYTES = 1 << 12
-"""Moved likewise, to see what each tensor takes besides its bytes."""
+"""So few bytes are moved to measure the time that each tensor takes besides that of its bytes."""
 
 TRIES = 3
-"""The first write makes a file grow, and the first pinned copy takes memory of the system: the best of some counts."""
+"""How often each is measured. The first write makes a file grow, and the first pinned copy takes memory of the system:
+the best one counts."""
 
 
 class PlanStash:
-    """Opens the stash of each device as its first tensor comes. A copy of it opens its own.
+    """Opens the stash of each device as its first tensor comes. A copy of this object opens stashes of its own.
 
     Args:
         where: ``host``, a folder, or ``shard``.
@@ -52,7 +53,7 @@ class PlanStash:
         """Return the stash for tensors of a device.
 
         Raises:
-            NoRoom: there is none, or no room in it.
+            NoRoom: no stash can be opened.
         """
         with self._lock:
             if device.type not in self._open:
@@ -73,16 +74,17 @@ class PlanStash:
 def send(
     stash: Stash | OverlappedStash, row: torch.Tensor, source: torch.Tensor, underway: list[Sent] | None
 ) -> SpilledTensor | Sent:
-    """Have a row of bytes wait; where it is copied beside the computing, it is `underway` if that is not None.
+    """Put a row of bytes into a stash.
 
     Args:
-        stash: where.
+        stash: the stash.
         row: the bytes.
-        source: a tensor that counts their changes.
-        underway: takes what the device does not wait for at once.
+        source: a tensor whose version counts their changes.
+        underway: if the copy overlaps with compute, the row is appended here, and the device does not wait for it yet.
+            If it is None, the device waits at once.
 
     Raises:
-        NoRoom: the stash takes no more.
+        NoRoom: the stash has no room.
     """
     if not isinstance(stash, OverlappedStash):
         return SpilledTensor(stash, row)
@@ -98,7 +100,7 @@ def refuse_no_way(where: str, device: torch.device) -> None:
     """Refuse a place to which tensors of a device cannot be moved.
 
     Raises:
-        NotApplicable: it is such a one.
+        NotApplicable: it is such a place.
     """
     to_host = device_of(device).spills_to_host
     if where == HOST and not to_host:
@@ -119,11 +121,11 @@ def refuse_no_way(where: str, device: torch.device) -> None:
 
 
 def rates_of(device: torch.device, room_bytes: int) -> Offload | None:
-    """Measure how fast tensors of a device get to the host, within some bytes of the device.
+    """Measure how fast tensors get from a device to the host, in at most `room_bytes` of the device.
 
-    None where no tensor can go there, or where there is no room now.
+    Return None if no tensor can go there, or if there is no room now.
     """
-    most_bytes = min(MEASURED_BYTES, room_bytes // 3)  # what is moved is there twice, as it comes back
+    most_bytes = min(MEASURED_BYTES, room_bytes // 3)  # what is moved is on the device twice as it comes back
     with contextlib.suppress(NoRoom):
         if device_of(device).lanes() is not None and most_bytes > FEW_BYTES:
             return with_measured_rates(Offload.of(HOST), device, most_bytes)
@@ -131,7 +133,7 @@ def rates_of(device: torch.device, room_bytes: int) -> Offload | None:
 
 
 def stash_of(offload: Offload | None, model: torch.nn.Module) -> PlanStash:
-    """Return the stash of a plan that moves tensors of a model there.
+    """Return the stash to which a plan moves tensors of a model.
 
     Raises:
         NotApplicable: they cannot be moved there.
@@ -147,7 +149,7 @@ def stash_of(offload: Offload | None, model: torch.nn.Module) -> PlanStash:
 def with_measured_rates(
     offload: Offload, device: torch.device, most_bytes: int = MEASURED_BYTES, *, group: str = ""
 ) -> Offload:
-    """Return where tensors may wait, with the rates that copies of so many bytes reach now; takes some 50 ms.
+    """Return `offload` with the rates that copies of so many bytes reach now; takes some 50 ms.
 
     With a `group`, all its ranks call this.
 
@@ -158,7 +160,7 @@ def with_measured_rates(
     few = sum(_seconds(stash, FEW_BYTES, device))
     try:
         size, (write, read) = most_bytes, _seconds(stash, most_bytes, device)
-    except NoRoom:  # which says nothing of smaller ones
+    except NoRoom:  # a smaller size may still fit
         size = most_bytes >> 8
         write, read = _seconds(stash, size, device)
     return msgspec.structs.replace(
@@ -173,7 +175,7 @@ def with_measured_rates(
 
 def _seconds(stash: Stash | OverlappedStash, n_bytes: int, device: torch.device) -> tuple[float, float]:
     """Return how long some bytes take to a stash, and back."""
-    on_host = device.type == "cpu"  # there of memory that torch's allocator does not know: somebody may count its peak
+    on_host = device.type == "cpu"  # then memory outside torch's allocator: somebody may count that one's peak
     row = pageable(n_bytes).zero_() if on_host else torch.zeros(n_bytes, dtype=torch.uint8, device=device)
     writes, reads = [], []
     for _ in range(TRIES):
@@ -185,7 +187,7 @@ def _seconds(stash: Stash | OverlappedStash, n_bytes: int, device: torch.device)
 
 
 def _there_and_back(stash: Stash | OverlappedStash, row: torch.Tensor) -> Iterator[None]:
-    """Move a row of bytes, and stop each time that it has arrived."""
+    """Move a row of bytes to a stash and back; yield each time that it has arrived."""
     if isinstance(stash, OverlappedStash):
         sent = stash.send(row, row)
         sent.settle()

@@ -1,4 +1,4 @@
-"""A step of the user's whose saved tensors wait elsewhere until its backward: within the budget, whatever it is."""
+"""A step of the user's whose saved tensors wait elsewhere until its backward: it keeps to a budget without a plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from . import open_stash
 from .base import Spill, SpilledTensor, Stash
 
 LATE_WRITES = (
-    "an RReLU draws its noise after autograd has saved it, so what a step saves cannot wait elsewhere, as it does in a "
-    "step that is recorded. Skip the optimizer's step and give a batch: apply(model, budget, inputs=batch)."
+    "an RReLU draws its noise after autograd has saved it. In a recorded step saved tensors wait elsewhere, which this "
+    "one cannot. Skip the optimizer's step and give a batch: apply(model, budget, inputs=batch)."
 )
 
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
@@ -34,21 +34,21 @@ class _Foreign(NamedTuple):
 
 
 class SpilledStep:
-    """A step of the user's, from its first forward to the next one's, of which nothing else is touched.
+    """A step of the user's, from its first forward to the next step's. Only its saved tensors are touched.
 
     Args:
-        model: that trains, or several.
-        device: where.
-        arguments: of its first forward, which stay where they are.
+        model: the model that trains, or all of several.
+        device: the device that it trains on.
+        arguments: those of its first forward. They stay where they are.
         stash: where what it saves waits; None for one of its own.
 
     Attributes:
         foreign: whether hooks of the user's put something else in the place of saved tensors.
         unhooked: whether forward switched hooks on saved tensors off for a while.
-        inside: whether a forward of its runs.
+        inside: whether one of its forwards is running.
 
     Raises:
-        NoRoom: there is no temporary folder; later, where the stash takes no more.
+        NoRoom: there is no temporary folder. Its forwards raise it too, if the stash has no room.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class SpilledStep:
         self.spill = Spill(stash or open_stash(device), device, held)
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = "") -> Any:
-        """Run one of its forwards: ``run()`` is the own one of the model, or of the one of several with this name."""
+        """Run one of its forwards: ``run()``, the model's own, or that of the one of several models with this name."""
         with self.hooks(self._pack, self._unpack):
             return self.running(run)
 
     def running(self, run: Callable[[], Any]) -> Any:
-        """Run what is `inside` a forward."""
+        """Run something, and count it as `inside` a forward."""
         before, self.inside = self.inside, True
         try:
             return run()
@@ -72,10 +72,10 @@ class SpilledStep:
             self.inside = before
 
     def hooks(self, pack: Pack, unpack: Unpack) -> AbstractContextManager[None]:
-        """Put hooks on saved tensors over those of the user's that are on, which see all that they saw before.
+        """Put hooks on saved tensors over the user's hooks that are on. The user's hooks see all that they saw before.
 
-        What theirs put in the place of a tensor stays as it is: `foreign`. Where forward switches hooks off, there are
-        none for a while: `unhooked`.
+        If they put something else in the place of a tensor, it stays as it is, and `foreign` is set. If forward
+        switches hooks off, there are none for that while, and `unhooked` is set.
         """
         outer = private.outer_hooks()
 
@@ -99,30 +99,31 @@ class SpilledStep:
         return private.yielding_hooks((packing, unpacking), self._yield)
 
     def call(self, arguments: object, run: Callable[[], Any], name: str = "") -> Any:
-        """Run a call of the model by itself, or of another of several, inside one of the forwards."""
+        """Run a call of the model, or of another one of several, that comes from inside one of the forwards."""
         return run()
 
     def backward_begins(self) -> None:
         """Note that a backward begins, or has begun; called inside it."""
 
     def backward_reads(self) -> None:
-        """Note that a backward reads what was saved: it may have begun at something that the model has not returned."""
+        """Note that a backward reads a saved tensor. It may have begun at a tensor that the model did not return."""
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """Note what an optimizer has whose step is over."""
+        """Note what an optimizer has after its step."""
 
     def drop(self) -> None:
-        """Let go of what was begun; graphs that are alive keep what they need.
+        """Release what the step holds. Graphs that are alive keep what they need.
 
-        Else its memory would wait for the collector: patches of forwards lead to it in a circle.
+        Without this its memory would wait for the garbage collector: patched forwards refer to the step in a cycle.
         """
         self.spill.close()
 
     def _as_backward_ends(self, method: Callable[[], None], *, late: bool = False) -> None:
-        """Have a method of this step called as the backward that is running ends.
+        """Have a method of this step called when the running backward ends.
 
-        The thread of a device may hold what is called for a while longer, and with it must not hold the step. FSDP2
-        reduces its last gradients then as well, and is to have done so: it is called `late`, after all that others ask.
+        A device's thread may hold the callback for a while longer, and the callback must not hold the step. FSDP2
+        reduces its last gradients in such a callback too. A `late` method is called after all other callbacks, so the
+        gradients are reduced by then.
         """
         weak = weakref.WeakMethod(method)
 
@@ -139,7 +140,7 @@ class SpilledStep:
     def _pack(self, tensor: torch.Tensor) -> Any:
         with private.no_torch_functions():
             held = self.spill.take(tensor)
-            # A result leads to the node that saves it: a cycle that no collector sees, where no backward breaks it.
+            # A result refers to the node that saves it. No collector sees this cycle, and only a backward breaks it.
             return tensor.detach() if held is tensor else held
 
     @private.never_compiled

@@ -1,4 +1,4 @@
-"""Storages that live on only in what autograd saved: the plain step holds them as long as the graph that saved them.
+"""Storages that only saved tensors would keep alive: the plain step holds them as long as the graph.
 
 step 1   outputs.append(model(x))       its graph gets no backward, and what it saved waits
 step 2   model(...) · del outputs[0] ·  here the plain step would free that
@@ -18,7 +18,7 @@ from .. import _torch_private as private
 
 @dataclass(slots=True, eq=False)
 class SavedStorage:
-    """A storage of which something that was saved waits elsewhere. Nothing is kept alive.
+    """A storage of which a saved tensor waits elsewhere. This object keeps nothing alive.
 
     Attributes:
         storage: the storage.
@@ -35,7 +35,7 @@ class SavedStorage:
         return any(each() is not None for each in self.saves)
 
     def watch(self, gone: Callable[[], None]) -> list[weakref.ref[Any]]:
-        """Return references that call `gone` as the last of what waits is let go of, while somebody holds them."""
+        """Return weak references. While somebody holds them, they call `gone` when the last of what waits is freed."""
 
         def over(_: object) -> None:
             if not self.waits():
@@ -49,7 +49,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._storages: list[SavedStorage] = []
-        self._newest: dict[int, SavedStorage] = {}  # by key: another may be where one of them was
+        self._newest: dict[int, SavedStorage] = {}  # by key: a new storage may have the key of one that is gone
 
     def add(self, tensor: torch.Tensor, save: object) -> None:
         """Note that `save` waits in the place of a tensor."""
@@ -65,5 +65,5 @@ class Waiting:
         self._storages += others
 
     def alone(self) -> list[SavedStorage]:
-        """Return the storages that nothing but graphs would hold."""
+        """Return the storages that only graphs would hold."""
         return [each for each in self._storages if each.storage() is None and each.waits()]

@@ -47,7 +47,7 @@ class Acting:
         agreement: the agreement with other ranks.
 
     Attributes:
-        idle: whether steps run as they come from now on.
+        idle: whether steps run as they come from now on: none is recorded or planned. An installed plan stays.
         pipeline: the pipeline, if the model is a stage of one.
     """
 

@@ -8,8 +8,9 @@ all can plan        the rank whose step needs most plans. The others take its pl
                     make their own. An error of one rank is raised on all, and names it; else all have a plan
 later               plans may differ, since replays run no collectives: each rank plans for the steps that it sees
 
-Replays *speak* if they run collectives, as with tensor parallelism, or of several units of FSDP2 where ranks find no
-first plan without. Then all need the same plan, and agree in each step to run under it, make another, record or spill.
+Replays *speak* if they run collectives: with tensor parallelism, or over several units of FSDP2 if ranks find no first
+plan without such replays. Then all ranks need the same plan. In each step they agree to run under it, make another one,
+record or spill.
 """
 
 from __future__ import annotations
@@ -154,9 +155,9 @@ class Agreement:
     def sharing(
         self, model: nn.Module, profile: Profile, offload: Offload | None, device: torch.device
     ) -> tuple[Profile, Offload | None]:
-        """Return a recorded step with what ranks have alike in it, if that may be in parts on them; see `with_parts`.
+        """Return a recorded step with the tensors that are the same on all ranks, if `offload` keeps parts of such.
 
-        Where ranks once did not have alike what they had in the recorded step, nothing is in parts any more.
+        See `with_parts`. If such tensors once differed in a later step, no parts are kept any more.
         """
         if offload is None or not offload.is_shard:
             return profile, offload
@@ -185,7 +186,7 @@ class Agreement:
             except (Infeasible, TooCostly):
                 if not self._gathers:
                     raise
-            self.speaks, self._over, self._own = True, False, None  # all look again, among replays that gather
+            self.speaks, self._over, self._own = True, False, None  # all plan again, with replays that gather
         return self._one_plan(needy, make, adopt)
 
     def _own_plan(self, first: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:
@@ -204,7 +205,7 @@ class Agreement:
     def _one_plan(
         self, needy: Sequence[int], make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]
     ) -> Ready:
-        """Return one plan for all ranks: of the rank that needs most, or of the next if it does not do for all."""
+        """Return one plan for all ranks: of the rank that needs most, or of the next one if that does not suit all."""
         ranks = self._ranks
         for number, first in enumerate(needy):
             ready, said = self._tried(make) if ranks.own == first else (None, {})

@@ -98,7 +98,7 @@ class Ready:
         plan: the plan.
         unfit: why the plan does not hold the step to the budget, if no plan does; else empty.
         checks: compares its replays with their forwards.
-        others: other kinds of steps, with their profiles, that begin alike and that the plan also holds to the budget.
+        others: other kinds of steps that begin alike, with their profiles. The plan holds them to the budget too.
     """
 
     kind: Kind
@@ -126,7 +126,7 @@ class Ready:
 
     @property
     def backwards(self) -> int:
-        """How many backward passes the plan counts on; those inside others are none of the step's."""
+        """How many backward passes the plan counts on, without those inside others."""
         return 1 + max(len(each.backward_ticks) - len(each.nested_ticks) for each in self.profiles)
 
     def keeping(self) -> int:
@@ -142,7 +142,7 @@ class Ready:
         return found
 
     def standing(self, optimizer: Optimizers | None) -> LoopState:
-        """Return what the plan counts on in its steps, which this `optimizer` trains."""
+        """Return what the plan counts on in its steps, if this `optimizer` trains the model."""
         outputs = self.profile.holds_outputs
         return LoopState(gradients=self.kind.gradient_bytes > 0, outputs=outputs, optimizer=optimizer)
 

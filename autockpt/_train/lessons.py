@@ -122,13 +122,13 @@ class Lessons:
         if not above_bytes or self._surprises.exhausted:
             return 0
         self._surprises.tries += 1
-        # New allocations beside the step are no error of the plan: the next plan measures them anyway.
+        # New allocations outside the step are no error of the plan: the next plan measures them anyway.
         error_bytes = max(last.peak_bytes - last.new_bytes - last.ready.plan.peak_bytes, 0)
         self._plans.history = self._plans.history.counting(error_bytes)
         return above_bytes
 
     def _lacking_bytes(self, begins: Forward, gradient_bytes: int) -> int:
-        """Return how far the step that begins would exceed the budget, with new allocations beside it.
+        """Return how far the step that begins would exceed the budget, with new allocations outside it.
 
         Return 0 if the plan was made from a given batch: then it is not known what the loop keeps between steps.
         """

@@ -1,4 +1,7 @@
-"""What of a recorded step ranks have alike, so that each may hold a part; and how fast the slowest one gathers that."""
+"""Finds the tensors of a step that are the same on all ranks, so that each may keep a part; and how fast they gather.
+
+The slowest rank's rates count.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ from .._stash.plan_stash import MEASURED_BYTES, with_measured_rates
 def with_parts(
     ranks: Ranks, model: nn.Module, profile: Profile, offload: Offload, device: torch.device, *, speaks: bool
 ) -> tuple[Profile, Offload]:
-    """Return a recorded step with what ranks have alike in it, and how fast the slowest of them gathers that.
+    """Return a recorded step with the tensors that are the same on all ranks, and the rates of the slowest rank.
 
     Args:
-        ranks: that agree.
+        ranks: the ranks that agree.
         model: the model.
         profile: the step on this rank.
         offload: what was asked for: parts on several ranks.
         device: the device that it trains on.
-        speaks: whether replays run collectives. Else ranks plan each for itself, so that no group could gather.
+        speaks: whether replays run collectives. If not, each rank plans for itself, so a group could not gather.
 
     Raises:
-        NotApplicable: no ranks share layers of the model; on all.
+        NotApplicable: no ranks share layers of the model; raised on all ranks.
     """
     if not speaks:
         offload = msgspec.structs.replace(offload, group="")

@@ -9,7 +9,7 @@ MOST_TRIES = 4
 """How often a recording may fail, or a step do what its plan does not count on. After that the plan stays."""
 
 MOST_WAITS = 2
-"""How many recorded steps are refused for a forward without backward. If more come, the loop is like that."""
+"""How many recorded steps are refused for a forward without backward. Later ones are kept: the loop is like that."""
 
 MOST_KINDS = 100
 """Kinds of steps whose numbers of autograd nodes are remembered."""
@@ -95,8 +95,8 @@ class Surprises:
 
         Args:
             here: whether the next step runs in the same thread.
-            waits: whether one of its forwards had no backward. An exception may have come between them, and what was
-                held of that forward then is not part of a step.
+            waits: whether one of its forwards had no backward. An exception may have come between the two. Then what
+                is held of that forward is not part of a step.
 
         Raises:
             ProfilingError: the step is refused; the message says why.

@@ -52,7 +52,7 @@ class Way(Protocol):
     """How one step runs, and what is seen of it.
 
     Attributes:
-        watches: whether the step is watched. That ends as something else begins, and covers only this thread.
+        watches: whether the step is watched. Watching ends as something else begins, and covers only this thread.
         tapes: whether a tape watches it. A tape has to end in its own thread, and also sees what the loop allocates
             between steps.
         unhooked: whether a forward switched off, for a while, the saved-tensor hooks that the way needs.
@@ -67,7 +67,7 @@ class Way(Protocol):
     def unhooked(self) -> bool: ...
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
-        """Whether it holds to the budget a step with these forwards so far, begun with so many bytes of gradients."""
+        """Whether a step with these forwards so far keeps to the budget; it began with so many bytes of gradients."""
 
     def forward(self, begins: Forward) -> Any:
         """Run one of the step's forwards."""
