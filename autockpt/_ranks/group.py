@@ -80,7 +80,7 @@ class Group:
         self._place = f"{place}/{self._store.add(f'{place}/opened by {self.own}', 1)}"
         self._round = 0
         self._over = ""  # what was read from the store last: how a round ended
-        self._said: Any = None
+        self._said: Any = None  # in the last round that this rank came to
         self._every: list[Any] = []  # what all ranks said in the last round; empty where that is not known
         self._set: list[int] = []  # rounds in which the store has a value of this rank's
 
@@ -90,7 +90,7 @@ class Group:
             outcome = self._come(value)
             self._every = []
             if (outcome or self._wait(number, PATIENCE_SECONDS if parting and number else None)) == "held":
-                self._set_value(number)
+                self._set_value(number, value)
                 every = [msgspec.json.decode(self._store.get(self._key(number, rank))) for rank in self.members]
             while self._set and self._set[0] < number:  # all have come to this round, so nobody reads those before it
                 self._store.delete_key(self._key(self._set.pop(0), self.own))
@@ -100,6 +100,9 @@ class Group:
         return choose(every)
 
     def tell(self, value: Any) -> None:
+        if self._round:
+            self._settle(self._round - 1)
+        self._set = []  # an interrupt may have come as this rank had set its value of the next round
         self._every = []  # so that `_come` sets the value: this rank does not wait, and could not set it later
         self._come(value)
 
@@ -108,12 +111,20 @@ class Group:
 
         It is "held", or "same" if no rank has changed its value. This is published too.
         """
-        number, self._round = self._round, self._round + 1
-        changed = not self._every or value != self._said
-        self._said = value
+        number, changed = self._round, not self._every or value != self._said
         if changed:
-            self._set_value(number)
-        count = self._store.add(self._key(number, "came"), 1 + changed * CHANGED)
+            self._set_value(number, value)
+        # After an interrupt up to here `tell` comes to this round, later to the next one. No line may come in between.
+        self._round, self._said = number + 1, value
+        return self._publish(number, self._store.add(self._key(number, "came"), 1 + changed * CHANGED))
+
+    def _settle(self, number: int) -> None:
+        """Do in a round what an interrupt may have kept this rank from: set the value, and publish how it ended."""
+        self._set_value(number, self._said)
+        self._publish(number, self._store.add(self._key(number, "came"), 0))
+
+    def _publish(self, number: int, count: int) -> str:
+        """Publish and return how a round ended by its count; return an empty string if it has not."""
         if count >= GAVE_UP or count % CHANGED < len(self.members):
             return ""
         outcome = "held" if count >= CHANGED else "same"
@@ -122,10 +133,10 @@ class Group:
             self._store.delete_key(self._key(number - 1, "came"))
         return outcome
 
-    def _set_value(self, number: int) -> None:
+    def _set_value(self, number: int, value: Any) -> None:
         """Set this rank's value of a round, unless it is set. Others then also see that this rank has come."""
         if number not in self._set:
-            self._store.set(self._key(number, self.own), msgspec.json.encode(self._said))
+            self._store.set(self._key(number, self.own), msgspec.json.encode(value))
             self._set.append(number)
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -177,7 +188,7 @@ class Group:
         moment_seconds = min(MOMENT_SECONDS, seconds)
         if self._is_over(number, moment_seconds):
             return True
-        self._set_value(number)
+        self._set_value(number, self._said)
         ends, place = time.monotonic() + seconds - moment_seconds, Round(self._key(number), self.members)
         stands: Circle = ()
         until = 0.0

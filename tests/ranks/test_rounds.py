@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -121,3 +124,70 @@ def test_a_round_in_which_nobody_says_anything_new_costs_few_operations_however_
     assert heard == [rounds] * ranks
     assert all(len(asked) <= 10 * MOST_OPERATIONS for asked in store.asked.values())
     assert store.keys.num_keys() <= 2 * ranks + 4
+
+
+class Interrupted:
+    """A store of which one operation is interrupted: the next one, the one after that and so on; 0 for none.
+
+    Args:
+        keys: the store.
+        done: whether the operation is done before the interrupt comes. What counts always is.
+    """
+
+    def __init__(self, keys: Any, *, done: bool = False) -> None:
+        self.keys, self.done, self.left = keys, done, 0
+        self.counted = threading.Semaphore(0)  # one for each time that something was counted
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.keys, name)
+        return functools.partial(self._ask, name, found) if callable(found) else found
+
+    def _ask(self, name: str, ask: Callable[..., Any], *args: Any) -> Any:
+        self.left -= 1
+        if not self.left and not self.done and name != "add":  # see `_come`
+            raise KeyboardInterrupt
+        answer = ask(*args)
+        if name == "add":
+            self.counted.release()
+        if not self.left:
+            raise KeyboardInterrupt
+        return answer
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["undone", "done"])
+@pytest.mark.parametrize("number", range(1, 6))
+@pytest.mark.parametrize("new", ["here", "there"])
+@pytest.mark.parametrize("ahead", [False, True], ids=["waits", "is-the-last"])
+def test_a_rank_that_is_interrupted_anywhere_in_a_round_is_heard(
+    monkeypatch: pytest.MonkeyPatch, new: str, number: int, *, done: bool, ahead: bool
+) -> None:
+    """The other rank waited until the timeout: in a round that nobody ended, or for a value that nobody set."""
+    keys = c10d.HashStore()
+    keys.set_timeout(datetime.timedelta(seconds=20))
+    stores, groups = (Interrupted(keys), Interrupted(keys, done=done)), []
+    for rank in (0, 1):
+        monkeypatch.setattr(torch_private, "default_store", lambda rank=rank: stores[rank])
+        monkeypatch.setattr(torch_private, "own_rank", lambda rank=rank: rank)
+        groups.append(rank_group.Group((0, 1)))
+    heard, has_left = [], threading.Event()
+
+    def goes_on() -> None:
+        heard.append(groups[0].agree("here", list))
+        if not ahead:
+            has_left.wait()
+        while len(heard) < 3 and "left" not in heard[-1]:
+            heard.append(groups[0].agree(f"round {len(heard)}" if new == "here" else "here", list))
+
+    other = threading.Thread(target=goes_on)
+    other.start()
+    groups[1].agree("here", list)
+    for _ in range(3 if ahead else 0):  # as it opens the group, and in two rounds
+        stores[0].counted.acquire()
+    stores[1].left = number
+    with contextlib.suppress(KeyboardInterrupt):
+        groups[1].agree(new, list)
+    stores[1].left = 0
+    groups[1].tell("left")
+    has_left.set()
+    other.join()
+    assert [value for _, value in heard] in (["here", "left"], ["here", new, "left"])
