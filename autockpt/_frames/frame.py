@@ -212,7 +212,7 @@ class Frame:
                 yield number, slot
 
     def was_given_nested(self) -> bool:
-        """Whether the boundary holds a nested tensor; those that the calls make then have its lengths."""
+        """Whether the boundary holds a nested tensor. Then nested tensors that the calls make have its lengths."""
         return any(type(held) is Detached and held.tensor().is_nested for held in self.boundary)
 
     def call_at(self, number: int) -> MemberCall:
