@@ -69,8 +69,8 @@ def doubled(
     """
     if _torch_private.parametrizations_are_cached():
         raise ReplayError(
-            "torch.nn.utils.parametrize.cached() is on, which takes modules by their addresses. Leave it before "
-            "backward, or keep the call."
+            "torch.nn.utils.parametrize.cached() is on. It knows modules by their addresses, so a replay cannot run "
+            "copies of them. Leave it before backward, or keep the call."
         )
     doubles = {id(module): object.__new__(type(module)) for module, *_ in tree}
     undo.append((_let_go, ([(module, doubles[id(module)]) for module, *_ in tree],)))

@@ -55,8 +55,8 @@ Rules of replays: what makes a gradient right.
     in Slot.fill     and compare that with what the replay saves; for a kept unit's argument, in `Slot.fill_from`
     in Replay._run   to see which call runs, on which arguments, modules, generator states, flags and modes
 
-A replay does not restore all that forward reads. Calls that read something that has changed make other values. Then a
-rehearsal finds it, and the calls are kept from then on. Not restored are:
+A replay does not restore everything that forward reads. If what it does not restore has changed, a rehearsal finds
+other values, and the calls are kept from then on. Not restored are:
 
 * closures, globals, and the inside of objects in Python attributes (an attribute has its object of forward again)
 * `parameter.data` that is assigned meanwhile

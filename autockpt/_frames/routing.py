@@ -29,8 +29,8 @@ from .unit import Wanted
 from .units import FunctionWatch
 
 GONE = (
-    "the module of this forward is gone. A plan is on it, and then its forward does not keep it alive: hold on to the "
-    "model, and not to `model.forward` alone."
+    "the module of this forward is gone. Under a plan, a forward does not keep its module alive: hold on to the model, "
+    "and not to `model.forward` alone."
 )
 
 

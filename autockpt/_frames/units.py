@@ -70,13 +70,13 @@ class UnitRecorder:
         finally:
             pack.inputs = None
         if versions != _torch_private.versions(given):
-            raise NotApplicable(f"{key} changes an argument in place, so that only running it again can. Recompute it.")
+            raise NotApplicable(f"{key} changes an argument in place, so a replay has to run it again. Recompute it.")
         if others:
             now: list[Tensor] = []
             encode((*args, *kwargs.values()), now)
             if list(map(id, now)) != list(map(id, given)):
                 raise NotApplicable(
-                    f"{key} changes a container that it was given, which only running it does. Recompute it."
+                    f"{key} changes a container that it was given, so a replay has to run it again. Recompute it."
                 )
         kept = self.planned.kept[key]
         made = [result] if isinstance(result, Tensor) else []
