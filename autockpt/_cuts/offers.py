@@ -35,7 +35,7 @@ MOST_CALLS = 30_000
 """Most calls that all runs looked at in one row may have together."""
 
 PLACES = 64
-"""At about so many places runs of one length may begin; always at fewer than twice as many."""
+"""Runs of one length begin at about so many places, and always at fewer than twice as many."""
 
 ROOT2 = math.sqrt(2)
 

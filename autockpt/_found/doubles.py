@@ -224,9 +224,9 @@ def are_there(tree: list[Found]) -> bool:
 
 
 def _restore(now: dict[Any, Any], found: dict[Any, Any]) -> None:
-    """Restore the entries that were found one by one, so that another thread which reads meanwhile finds the others.
+    """Restore the entries that were found, one by one: another thread that reads meanwhile finds every one of them.
 
-    Each is removed and set again only if the order has changed.
+    Only if their order has changed, each is removed for a moment and set again.
     """
     for name, value in found.items():
         if name not in now or now[name] is not value:

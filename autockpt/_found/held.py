@@ -47,7 +47,7 @@ class Detached:
     __slots__ = ("_kind", "_requires_grad", "_tags", "_tensor", "_version", "_what")
 
     def __init__(self, tensor: Tensor, what: str) -> None:
-        """Take a tensor; `what` errors call it if it is changed in place."""
+        """Take a tensor; `what` names it in the error about a change in place."""
         self._what = what
         try:  # as `version`, without a call: this runs for every tensor that a call is given
             self._version = tensor._version

@@ -38,7 +38,7 @@ class Hollow(Tensor):
 
     @classmethod
     def of(cls, meta: Tensor, device: torch.device, what: str) -> Hollow:
-        """Return one that looks like `meta`, a tensor on the meta device; `what` errors call the tensor it replaces."""
+        """Return one that looks like `meta`, a tensor on the meta device; `what` names it in errors."""
         new = cls((meta.shape, meta.stride(), int(meta.storage_offset()), meta.dtype), device, what=what)
         new._meta = meta
         return new
@@ -84,7 +84,7 @@ class Shape:
     __slots__ = ("_device", "_dtype", "_requires_grad", "_shape", "_stride", "_what")
 
     def __init__(self, tensor: Tensor, what: str = SKIPPED) -> None:
-        """Take the look of a tensor; `what` errors call it if something reads it."""
+        """Take the look of a tensor; `what` names it in the error if something reads it."""
         self._what = what
         self._shape, self._stride = _torch_private.geometry(tensor)
         self._dtype, self._device, self._requires_grad = tensor.dtype, tensor.device, tensor.requires_grad

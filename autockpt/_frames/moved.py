@@ -53,7 +53,7 @@ class MovedStorage:
         return back
 
     def let_go(self) -> None:
-        """Hold nothing of what came back."""
+        """Drop what came back."""
         self._back = None
 
 
@@ -85,7 +85,7 @@ class MovedTensor:
             return found.conj() if self._conjugate else found
 
     def let_go(self) -> None:
-        """Hold nothing of what came back."""
+        """Drop what came back."""
         self._storage.let_go()
 
 

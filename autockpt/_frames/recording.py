@@ -29,12 +29,12 @@ class Recording:
     Args:
         segment: number of the plan's segment.
         replayer: replays the frame.
-        moves: moves the boundary off the device; None where it stays.
+        moves: moves the boundary off the device; None if it stays.
 
     Attributes:
         frame: the frame.
         segment: the same.
-        position: position in it of the last member that joined.
+        position: position, in the segment, of the last member that joined; -1 before the first.
         packs: makes the pack hooks of members.
     """
 
@@ -47,7 +47,7 @@ class Recording:
         self._moves = moves
         self.frame = Frame(replayer)
         self.frame.moves = moves is not None
-        self._reached: dict[Generator, Any] = {}  # where a replay's generators would stand after the calls so far
+        self._reached: dict[Generator, Any] = {}  # states that a replay's generators would have after the calls so far
         self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
 
     def takes(self, place: Place) -> bool:

@@ -65,8 +65,8 @@ class Slot:
 
     Attributes:
         frame: brings it back.
-        value: the tensor that the replay made. It lives until the slot dies, or until a backward that keeps its graph
-            reads it. A later backward replays again.
+        value: the tensor that the replay made. The slot holds it until it is freed itself, or until a backward that
+            keeps its graph reads the value. A later backward replays again.
         given: number of the backward that keeps its graph and has read the value; None if there is none.
         expected: what forward saved here, if it is compared with what the replay makes.
     """

@@ -23,7 +23,7 @@ class MeetsUnits(Protocol):
     """Handles the units of the member that runs: a recorder of units in forward, and later a replay.
 
     Attributes:
-        handle: that of the model.
+        handle: the `Handle` of the model.
         planned: the units of its plan.
     """
 
@@ -65,7 +65,7 @@ class OwnCode(TorchFunctionMode):
     """Sees the torch functions that one call's own code calls.
 
     Args:
-        handle: that of the model.
+        handle: the `Handle` of the model.
 
     Attributes:
         handle: the same.
@@ -80,7 +80,7 @@ class Scope:
     """One call of a parent, within which members join a frame.
 
     Attributes:
-        handle: that of the model.
+        handle: the `Handle` of the model.
         table: its table when the root was called.
         key: the call's key.
         counts: calls so far within the root's call, by qualified name; shared by all scopes of it.
@@ -116,7 +116,7 @@ class Scope:
     def in_replay(
         cls, handle: Handle, table: Table, counts: Mapping[str, int], records: Callable[..., OpenFrame]
     ) -> Scope:
-        """Return the scope of a member that is replayed; arguments as those of `Within` and of scopes."""
+        """Return the scope of a member that is replayed; arguments as for `Within`, and `records` as in a scope."""
         scope = cls.__new__(cls)  # no forward of the root begins
         scope.handle, scope.table, scope.key, scope.records = handle, table, "", records
         scope.counts, scope.begun, scope.underway = dict(counts), set(), {}

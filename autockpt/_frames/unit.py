@@ -112,7 +112,7 @@ class Units:
     """The units of one member's forward.
 
     Attributes:
-        handle: that of the model, to tell its calls from those of another model.
+        handle: the `Handle` of the model, to tell its calls from those of another model.
         planned: the units of its plan.
         entries: what a replay finds, in order.
     """

@@ -27,7 +27,7 @@ class UnitRecorder:
     """Runs the units of one member's forward, and notes them for its replay.
 
     Attributes:
-        handle: that of the model.
+        handle: the `Handle` of the model.
         planned: the units of its plan.
         units: those that ran.
     """
@@ -171,7 +171,7 @@ class FunctionWatch(OwnCode):
     Every function passes through here, and most are not wanted. So whatever can be known before is in the table.
 
     Args:
-        handle: that of the model.
+        handle: the `Handle` of the model.
         wanted: functions that are looked for.
         run: runs a wanted function, given its key, itself, and its arguments.
     """

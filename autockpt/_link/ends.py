@@ -14,7 +14,7 @@ import bisect
 from .._data.profile import Profile
 
 LONG = 1 / 16
-"""A call that takes at least this share of forward is not an end as a whole: the calls inside it are."""
+"""Calls make a row of ends. One that takes at least this share of forward is replaced in it by the calls inside it."""
 
 
 class Ends:
@@ -73,7 +73,10 @@ class Ends:
         return [each for child in inside for each in self._split(child, long_seconds)]
 
     def of(self, call: int) -> list[int]:
-        """Return the calls that tensors of `call` may wait for, by when they end."""
+        """Return the calls that tensors of `call` may wait for, by when they end.
+
+        Shorter calls than those of the row (see `LONG`) are left out; calls that contain calls of the row are not.
+        """
         found, around = set[int](), call
         while around > 0:
             if around != call and self._reads[around]:
