@@ -1,5 +1,5 @@
-"""Where a replay goes in parts: levels of cuts, and which are worth looking at. No torch, and nothing of the others.
+"""Where a replay is cut into parts: levels of cuts, and which cuts are worth a look. No torch, and no other room.
 
-revolve.py  how a run of equal calls goes in parts, for so many boundaries at once
+revolve.py  how to cut a run of equal calls into parts, for a given number of boundaries that are held at once
 offers.py   which runs of a row of calls are looked at, and with how many boundaries
 """

@@ -1,13 +1,14 @@
-"""Which runs of a row of calls are looked at in parts, and where each is cut.
+"""Which runs of a row of calls are looked at for a replay in parts, and where each run is cut.
 
-Forward runs all calls once anyway, so it can keep the boundaries of the outermost parts: each is a segment then, with
-the cuts inside it. A run as a whole holds nothing from forward on but its own boundary, for one run of its calls more.
+Forward runs all calls once anyway, so it can keep the boundaries of the outermost parts. Each part is then a segment,
+with the cuts that lie inside it. If the whole run is one segment, forward keeps only the boundary of the run. In
+exchange, its calls run once more.
 
     row       a b c d e f g h i j        revolve(10, 2)   0 3 3 2 3 2 1 3 2 1
-    parts     ───────────                a to f           0 2 2 1 2 1            segments, whose boundaries wait from
-                          ─────          g to i                       0 2 1      forward on
+    parts     ───────────                a to f           0 2 2 1 2 1            segments; forward keeps the boundary
+                          ─────          g to i                       0 2 1      of each
                                 ─        j                                  0
-    a whole   ───────────────────                         0 3 3 2 3 2 1 3 2 1
+    a whole   ───────────────────                         0 3 3 2 3 2 1 3 2 1    one segment; forward keeps one boundary
 """
 
 from __future__ import annotations
@@ -19,25 +20,28 @@ from itertools import chain, count, pairwise
 from .revolve import fewest_runs, revolve
 
 Offer = tuple[int, int, tuple[int, ...]]
-"""From which call of a row up to which one a run goes, and its cuts."""
+"""A run: its first call in the row, one past its last, and the level of each of its calls."""
 
 LEAST = 3
-"""Calls of a run in parts: of two, one level does as well."""
+"""Fewest calls of a run that is cut. A run of two calls gains nothing over one level of segments."""
 
 MOST_TIMES, MOST_TIMES_ANYWHERE = 8, 4
-"""How often its calls may run on the average, the replays of its parts among it: of a row, and of a run anywhere."""
+"""How often the calls of a run may run on average, including the replays of its parts.
+
+The first bound is for the runs of `_trees`, the second for those of `_anywhere`.
+"""
 
 MOST_CALLS = 30_000
-"""Calls of all runs of a row together that are looked at."""
+"""Most calls that all runs looked at in one row may have together."""
 
 PLACES = 64
-"""Of each length at most so many runs begin anywhere."""
+"""Runs of one length begin at about so many places, and always at fewer than twice as many."""
 
 ROOT2 = math.sqrt(2)
 
 
 def offers(length: int) -> Iterator[Offer]:
-    """Yield runs of a row of so many calls, each once; what lowers the peak most comes first."""
+    """Yield runs of a row of `length` calls, each once. Those that lower the peak most come first."""
     seen: set[Offer] = set()
     calls = 0
     for each in chain(_trees(length), _anywhere(length)):
@@ -52,7 +56,7 @@ def offers(length: int) -> Iterator[Offer]:
 
 
 def _trees(length: int) -> Iterator[Offer]:
-    """The outermost parts of the best ways for the row, and the row as a whole."""
+    """Yield the runs from the row's first call, cut at best: the outermost parts of each, then the run as a whole."""
     for stop in _stops(length):
         for slots in _slots(stop):
             if fewest_runs(stop, slots) <= MOST_TIMES * stop:
@@ -61,7 +65,7 @@ def _trees(length: int) -> Iterator[Offer]:
 
 
 def _anywhere(length: int) -> Iterator[Offer]:
-    """Runs of all lengths, from long to short: gradients add up over backward, so the best parts are not even."""
+    """Yield runs of all lengths, long ones first. Gradients add up over backward, so the best parts are not equal."""
     size, step = length, 0
     while size >= LEAST:
         for first in range(0, length - size + 1, max(size // 4, length // PLACES, 1)):
@@ -73,7 +77,7 @@ def _anywhere(length: int) -> Iterator[Offer]:
 
 
 def _stops(length: int) -> Iterator[int]:
-    """How many of the calls go in parts: all, or all but the last few, which may have no need of it."""
+    """Yield how many of the first calls to cut: all of them, or all but the last few, which may not need it."""
     if length >= LEAST:
         yield length
     left = 1
@@ -83,7 +87,7 @@ def _stops(length: int) -> Iterator[int]:
 
 
 def _parts(whole: Offer) -> Iterator[Offer]:
-    """The outermost parts of a run, as runs."""
+    """Yield the outermost parts of a run, each as a run whose own levels begin at 1."""
     first, stop, cuts = whole
     edges = [first, *(place for place, level in enumerate(cuts, first) if level == 1), stop]
     for begin, end in pairwise(edges):
@@ -93,7 +97,7 @@ def _parts(whole: Offer) -> Iterator[Offer]:
 
 
 def _slots(length: int) -> Iterator[int]:
-    """Numbers of boundaries, nearly evenly spaced by their ratio: 1, 2, 3, 4, 6, 8, 12, 16 and so on."""
+    """Yield numbers of boundaries at nearly equal ratios: 1, 2, 3, 4, 6, 8, 12, 16 and so on, each below `length`."""
     yield from (slots for slots in (1, 2, 3) if slots < length)
     for power in count(2):
         yield from (slots for slots in (2**power, 3 * 2 ** (power - 1)) if slots < length)

@@ -1,13 +1,14 @@
-"""What a call finds as its forward begins, held so that its replay finds the same.
+"""What a call's forward finds when it begins. It is held, so that the replay finds the same.
 
-held.py         tensors that come from outside, and whether they are as they were
+held.py         tensors from outside, and whether they have changed since
 state.py        the call's modules: attributes, parameters, buffers, children and hooks
-doubles.py      copies of modules for a replay, where something is not as it was
-spared.py       attributes whose tensors no replay reads; hollow.py is what stands there then
-around.py       generators, casts and the stream
+doubles.py      copies of modules for a replay, if something has changed since
+spared.py       attributes whose tensors no replay reads
+hollow.py       tensors without values, which take the place of tensors that no replay reads
+around.py       generators, autocast, flags, modes and the stream
 host_generators.py  Python's generator and numpy's
 context.py      context variables, and the lists and dictionaries in them
-reference.py    modules that are not kept alive
+reference.py    references that do not keep modules alive
 """
 
 from __future__ import annotations

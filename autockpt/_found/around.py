@@ -1,14 +1,14 @@
-"""What is on around a call, taken when it begins and put back for its replay: generators, autocast, flags and modes.
+"""What is set around a call: generators, autocast, flags and modes. Taken as it begins, restored for its replay.
 
-A generator's state is kept only where a call draws and nothing kept before leads to it:
+A generator's state is kept only if a call draws from it, and if no state that was kept before leads to it:
 
     generator   s0 ──call 0 draws──▶ s1 ──call 1 draws──▶ s2 ──caller's own code draws──▶ s3 ──call 2 draws──▶
     kept        s0                   -                                                    s3
 
-States are kept as bytes objects: they compare in a fraction of the time, and take nothing from torch's allocator.
+States are kept as bytes objects. These compare in a fraction of the time, and take nothing from torch's allocator.
 
-Those of `host_generators` cost more to read. So they are read only in frames that are rehearsed or checked, and from
-then on in every frame of a segment that was seen to draw from them.
+The states of `host_generators` cost more to read. They are read only in frames that are rehearsed or checked. If a
+segment was seen to draw from them there, they are read in all its later frames.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ Undo: TypeAlias = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 def take_back(undo: Undo) -> None:
-    """Make the calls in `undo`, from the last to the first.
+    """Make all calls in `undo`, from the last to the first.
 
-    All of them, also where an interrupt falls into one: that is made again, so each must be one that may be.
+    If an interrupt or an error ends one of them, that call is made again, and the others follow. So each call must be
+    safe to repeat.
     """
     try:
         while undo:
@@ -57,12 +58,12 @@ def take_back(undo: Undo) -> None:
 
 
 class Around:
-    """What was on around a forward: autocast, flags that choose kernels, modes, context variables and the stream.
+    """What was set around a forward: autocast, flags that choose kernels, modes, context variables and the stream.
 
     Attributes:
         casts: whether autocast was on.
-        run: runs a forward with the context variables that it had; those that it sets are gone afterwards.
-        stream: that of the accelerator in use; None where there is none.
+        run: runs a forward with the context variables that it had. What it sets in them is gone afterwards.
+        stream: the current stream of the accelerator; None if there is no accelerator.
     """
 
     __slots__ = ("_autocast", "_flags", "_modes", "_operator_modes", "casts", "run", "stream")
@@ -76,18 +77,18 @@ class Around:
         self._operator_modes = (
             _torch_private.of_the_user(_torch_private.dispatch_modes()) if _torch_private.any_dispatch_mode() else []
         )
-        self.run = Context().run  # backward of a device runs in a thread that has none of them
+        self.run = Context().run  # a device's backward runs in a thread of its own, without these variables
         self.stream = current_stream()
 
     def put_back(self, undo: Undo) -> None:
-        """Put all back; `undo` is given the calls that undo it."""
+        """Restore all of this for a replay, and add to `undo` the calls that undo it."""
         if self.casts or _torch_private.any_autocast_enabled():
-            # Not by `torch.autocast`, which on leaving empties a cache of casts that backward's surroundings may use.
+            # `torch.autocast` would empty a cache of casts on exit, which code around backward may use.
             casts = _autocast({*kinds(), *(kind for kind, *_ in self._autocast)})
             undo.append((_set_autocast, (casts,)))
             _set_autocast(self._autocast or [(kind, False, dtype) for kind, _, dtype in casts])
         flags = _torch_private.flags()
-        # Forward may change some for a while, and a replay ends early.
+        # Forward may change flags for a while, and a replay may end before it changes them back.
         undo.append((_torch_private.set_flags, (flags,)))
         if flags != self._flags:
             _torch_private.set_flags(self._flags)
@@ -138,7 +139,7 @@ def given_among(others: list[Any]) -> list[torch.Generator]:
 def states_of(generators: Iterable[Generator]) -> States:
     """Return every generator with its present state."""
     found = []
-    for generator in generators:  # no comprehension: that is a call more, and there is one generator
+    for generator in generators:  # no comprehension: it is one more function call, and mostly there is one generator
         found.append((generator, _state(generator)))
     return found
 
@@ -153,10 +154,11 @@ def set_states(states: States) -> None:
 
 
 def restore_states(states: Mapping[Generator, Any]) -> None:
-    """Set every generator to the state beside it, on CUDA only where it is in another.
+    """Set every generator to the state beside it; one of a device only if it is in another state.
 
-    Who sets a CUDA generator makes cuDNN seed random numbers of its own anew, out of that generator. To read that of
-    the CPU takes bytes from torch's allocator, at the end of a replay, where the peak may stand.
+    Setting a CUDA generator makes cuDNN seed its own random numbers anew, from that generator. The CPU's generator is
+    set without a look at its state: to read it takes bytes from torch's allocator at the end of a replay, where the
+    peak may be.
     """
     for generator, state in states.items():
         if isinstance(generator, HostGenerator) or generator.device.type == "cpu" or _state(generator) != state:
@@ -168,11 +170,12 @@ def needed(before: States, reached: dict[Generator, Any]) -> States:
 
     Args:
         before: the generators' states when the call began.
-        reached: where a replay's generators would stand after the calls before; those that the call moved are set.
+        reached: the state that each generator of a replay would have after the earlier calls. Updated for the
+            generators that this call moved.
 
     Returns:
-        The states that a replay must set before the call; usually one for the frame's first call that draws, and none
-        for any other.
+        The states that a replay must set before the call. Usually that is one state for the frame's first call that
+        draws, and none for other calls.
     """
     kept: States = []
     for generator, state in before:
@@ -195,11 +198,11 @@ def _state(generator: Generator) -> Any:
 
 
 def never_draws(function: Callable[..., Any]) -> bool:
-    """Whether a torch function is an operator of torch's own of which no overload draws random numbers.
+    """Whether a torch function is one of torch's own operators, and none of its overloads draws random numbers.
 
-    Reading the states of generators, before and after, costs as much as a small operator.
+    Asking saves time: to read the states of generators before and after costs as much as a small operator.
     """
-    # Python may do anything. A method of an object is not for the cache, which would keep the object.
+    # A function in Python may do anything. The cache would keep the object of a bound method.
     owner = getattr(function, "__self__", None)
     of_object = not isinstance(owner, (type, types.ModuleType, types.NoneType))
     return isinstance(function, _OPERATORS) and not of_object and _operator_never_draws(function)
@@ -209,6 +212,6 @@ def never_draws(function: Callable[..., Any]) -> bool:
 def _operator_never_draws(function: Callable[..., Any]) -> bool:
     packet = getattr(torch.ops.aten, function_name(function), None)
     overloads = getattr(packet, "overloads", None)
-    if overloads is None:  # no operator has this name; `__eq__` is what any Python object has
+    if overloads is None:  # no operator has this name, though the namespace may: `__eq__` is a method of any object
         return False
     return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in overloads())

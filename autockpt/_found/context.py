@@ -1,9 +1,10 @@
-"""Context variables as a forward finds them: what lists and dictionaries in them have then is what its replay finds.
+"""Context variables as a forward finds them. A replay finds the items that their lists and dictionaries had then.
 
     forward    outputs = {"logits": [a]} ── call ──▶ {"logits": [a, b]}     b has forward's graph
     replay     a copy:   {"logits": [a]} ── call ──▶ {"logits": [a, b']}    b' has the replay's: the copy goes with it
 
-Libraries collect the outputs of layers so. In the list itself b' would hold all that the replay saved.
+Libraries collect the outputs of layers this way. If the replay appended to the list itself, b' would stay in it, and
+with b' all that the replay saved.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _GONE = "a tensor in a list or dictionary of a context variable, which nothing h
 
 
 class Context:
-    """The context variables of now."""
+    """The context variables as they are when this is made."""
 
     __slots__ = ("_collected", "_context")
 
@@ -40,7 +41,7 @@ class Context:
             self._context.run(variable.set, None)
 
     def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a forward with them; what it sets, and what it changes in a collection, is gone afterwards."""
+        """Run a forward with them. What it sets, and what it changes in a collection, is gone afterwards."""
         context = self._context.copy()
         memo: dict[int, Any] = {}
         for variable, collected in self._collected:
@@ -49,7 +50,7 @@ class Context:
 
 
 class _Weak:
-    """A tensor with a graph, which is not held: it may lead back to the frame, and may be all that forward made."""
+    """A weak reference to a tensor with a graph. The graph may lead back to the frame, and hold all of forward."""
 
     __slots__ = ("_shape", "_tensor")
 
@@ -71,7 +72,7 @@ def _given(value: Any) -> Any:
 
 
 def _copied(value: Any, leaf: _Leaf, memo: dict[int, Any]) -> Any:
-    """Copy a collection and those in it; of one that is there twice there is one copy."""
+    """Copy a collection and the collections in it. A list or dictionary that occurs twice is copied once."""
     copy = _COLLECTIONS.get(type(value))
     if copy is None:
         return leaf(value)

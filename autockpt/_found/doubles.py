@@ -1,7 +1,7 @@
-"""Doubles of modules, which a replay runs where the modules are not as forward found them.
+"""Doubles of modules. A replay runs them if the modules are no longer as forward found them.
 
-A double is an object of a module's class that has what forward found. What leads to a module leads to its double,
-wherever it stands in what a double has.
+A double is an object of a module's class that has what forward found. Wherever this refers to a module that has a
+double, the double refers to that double.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ NOTHING: dict[Any, Any] = {}
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset})
 _DICTS = frozenset({dict, OrderedDict})
 _OWN = frozenset(nn.Module().__dict__)
-"""What every module has: among them only children, parameters, buffers and hooks lead to modules."""
+"""Attributes that every module has. Of these, only children, parameters, buffers and hooks lead to modules."""
 
 _WHOLE = (type, types.ModuleType, types.BuiltinFunctionType)
 _DEPTH = 4
-"""What is nested deeper in attributes is taken as it is."""
+"""Attributes are searched for modules to this depth. What is nested deeper stays as it is."""
 
 
 def doubled(
@@ -60,17 +60,17 @@ def doubled(
     Args:
         tree: the modules; the member is the first.
         forward: the member's own.
-        instead: tensors that stand for others, by the ids of those.
+        instead: tensors that replace others, by the id of the one that is replaced.
         gone: hooks that ran around every module's forward then and do not now.
-        undo: is given the call that lets go of the doubles.
+        undo: gets the call that gives the doubles up (see `_let_go`).
 
     Raises:
         ReplayError: no double can be made now.
     """
     if _torch_private.parametrizations_are_cached():
         raise ReplayError(
-            "torch.nn.utils.parametrize.cached() is on, which takes modules by their addresses. Leave it before "
-            "backward, or keep the call."
+            "torch.nn.utils.parametrize.cached() is on. It knows modules by their addresses, so a replay cannot run "
+            "copies of them. Leave it before backward, or keep the call."
         )
     doubles = {id(module): object.__new__(type(module)) for module, *_ in tree}
     undo.append((_let_go, ([(module, doubles[id(module)]) for module, *_ in tree],)))
@@ -90,7 +90,7 @@ def doubled(
 
 
 def put_back(tree: list[Found]) -> None:
-    """Have the modules as they were found."""
+    """Restore modules to what was found."""
     if are_there(tree):
         return
     for module, contents, *inner, hooks in tree:
@@ -103,20 +103,20 @@ def put_back(tree: list[Found]) -> None:
 
 
 class _Rebinding:
-    """Finds modules in attributes, methods, partial functions, closures, hooks and containers.
+    """Replaces modules by their doubles in attributes, methods, partial functions, closures, hooks and containers.
 
-    What leads to no module that has a double stays the same object.
+    A value that leads to no module with a double stays the same object.
     """
 
     __slots__ = ("_doubles", "_found")
 
     def __init__(self, doubles: dict[int, Any]) -> None:
-        """Take the doubles of modules, and what stands for some tensors, by the ids of those."""
+        """Take the doubles of modules, and the tensors that replace others, by the ids of the originals."""
         self._doubles = doubles
         self._found: dict[int, Any] = {}
 
     def contents(self, contents: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes of a module for its double, but for what makes it a module."""
+        """Return the attributes of a module for its double. Those that every module has are as in the module."""
         new = contents.copy()
         for name in contents.keys() - _OWN:
             if type(contents[name]) not in _ATOMS:
@@ -138,7 +138,7 @@ class _Rebinding:
         if not depth or isinstance(value, _WHOLE) or (kind is types.FunctionType and value.__closure__ is None):
             return value
         if id(value) not in self._found:
-            self._found[id(value)] = value  # where it contains itself
+            self._found[id(value)] = value  # in case it contains itself
             parts, build = _taken_apart(value)
             items = [self(part, depth - 1) for part in parts]
             if not all(map(operator.is_, items, parts)):
@@ -147,7 +147,7 @@ class _Rebinding:
 
 
 def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """Return what a value leads to, and how one like it is made of other items."""
+    """Return the items that a value refers to, and a function that makes a value like it from other items."""
     kind = type(value)
     if kind in (list, tuple):
         return [*value], kind
@@ -162,7 +162,7 @@ def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     if kind is types.FunctionType:
         try:
             return [cell.cell_contents for cell in value.__closure__ or ()], functools.partial(_closed_over, value)
-        except ValueError:  # one is empty yet
+        except ValueError:  # a cell is still empty
             return [], list
     attributes = getattr(value, "__dict__", None)
     if not attributes or kind.__module__.startswith("torch."):
@@ -171,7 +171,7 @@ def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 
 
 def _closed_over(function: types.FunctionType, items: list[Any]) -> types.FunctionType:
-    """Return a function like another that closes over other items."""
+    """Return a copy of a function with other items in its closure."""
     cells = tuple(map(types.CellType, items))
     new = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
     new.__kwdefaults__ = function.__kwdefaults__
@@ -180,16 +180,17 @@ def _closed_over(function: types.FunctionType, items: list[Any]) -> types.Functi
 
 
 def _having(value: Any, items: list[Any]) -> Any:
-    """Return an object like another that has other attributes."""
+    """Return a copy of an object with other values of its attributes."""
     new = copy.copy(value)
     vars(new).update(zip(vars(value), items, strict=True))
     return new
 
 
 def _let_go(doubles: list[tuple[nn.Module, nn.Module]]) -> None:
-    """Let doubles be as their modules from now on, for whoever has kept one.
+    """Give doubles the attributes of their modules from now on, in case some code has kept a double.
 
-    Their own methods lead back to them, so what the replay has left on them would wait for the collector.
+    The methods of a double refer back to it. So without this, what the replay left on it would stay until Python's
+    collector runs.
     """
     for module, double in doubles:
         object.__setattr__(double, "__dict__", module.__dict__)
@@ -198,7 +199,8 @@ def _let_go(doubles: list[tuple[nn.Module, nn.Module]]) -> None:
 def are_there(tree: list[Found]) -> bool:
     """Whether modules are still as they were found.
 
-    An equal value in an attribute will do; of what cannot be compared, such as a tensor with another, only the same.
+    An attribute with an equal value counts as unchanged. If values cannot be compared, such as two tensors, only the
+    same object does.
     """
     try:
         for module, contents, parameters, buffers, children, hooks in tree:
@@ -222,7 +224,10 @@ def are_there(tree: list[Found]) -> bool:
 
 
 def _restore(now: dict[Any, Any], found: dict[Any, Any]) -> None:
-    """Have the entries that were found, each set by itself: who reads meanwhile finds every one of them."""
+    """Restore the entries that were found, one by one: another thread that reads meanwhile finds every one of them.
+
+    Only if their order has changed, each is removed for a moment and set again.
+    """
     for name, value in found.items():
         if name not in now or now[name] is not value:
             now[name] = value

@@ -1,9 +1,9 @@
-"""Tensors that wait from forward to backward, without the graph through which they could lead back to their frame.
+"""Tensors that are held from forward to backward, without their graph: it could lead back to the frame.
 
-    Detached    held itself: the boundary, what a kept unit returned, what it saved
-    Packed      of the boundary, and other hooks around the model hold it (`save_on_cpu`)
+    Detached    the tensor itself is held: of the boundary, returned by a kept unit, or saved by one
+    Packed      a tensor of the boundary: saved-tensor hooks around the model hold it, such as `save_on_cpu`
 
-Each refuses a tensor that was changed in place meanwhile, as autograd does.
+A tensor that was changed in place meanwhile is refused, as by autograd; but not if the hooks hold a copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .. import _torch_private
 from .._calls.values import tensors
 
 Tags: TypeAlias = list[tuple[str, Any]]
-"""What Python has put on a tensor, by name."""
+"""Python attributes of a tensor, by name."""
 
 
 class Changed(RuntimeError):
@@ -25,10 +25,10 @@ class Changed(RuntimeError):
 
 
 READ = "a tensor that it reads"
-"""What one of the boundary is, for whoever changes it in place."""
+"""What errors call a tensor of the boundary that was changed in place."""
 
 BOUNDARY = -1
-"""`Ref.call` of a tensor that the boundary holds."""
+"""`Ref.call` of a tensor that the boundary holds. `Ref.leaf` is its number there."""
 
 
 class Ref(NamedTuple):
@@ -39,17 +39,17 @@ class Ref(NamedTuple):
 
 
 class Detached:
-    """A tensor without its graph, through which it could lead back to the frame: a cycle that no collector sees.
+    """Holds a tensor without its graph. The graph could lead back to the frame: a cycle that no collector sees.
 
-    One without a graph is held itself, with its class, its attributes and all.
+    A tensor that has no graph is held itself, with its class and its attributes.
     """
 
     __slots__ = ("_kind", "_requires_grad", "_tags", "_tensor", "_version", "_what")
 
     def __init__(self, tensor: Tensor, what: str) -> None:
-        """Take a tensor; `what` it is for whoever changes it in place."""
+        """Take a tensor; `what` names it in the error about a change in place."""
         self._what = what
-        try:  # as `version`: this runs for every tensor that a call is given
+        try:  # as `version`, without a call: this runs for every tensor that a call is given
             self._version = tensor._version
         except RuntimeError:
             self._version = -1
@@ -71,20 +71,20 @@ class Detached:
         return tensor
 
     def let_go(self) -> None:
-        """Hold nothing that a replay was given and that can be had again."""
+        """Drop what was brought back for a replay, if it can be brought back again: here, nothing."""
 
     def leaf(self) -> Tensor:
         """Return the tensor as a leaf of a new graph."""
         tensor = self.tensor()
         if self._tags is not None:
             return leaf_of(tensor, self._kind, self._requires_grad, self._tags)
-        if tensor.requires_grad is not self._requires_grad:  # since
+        if tensor.requires_grad is not self._requires_grad:  # it was set since
             return leaf_of(tensor, type(tensor), self._requires_grad, tags_of(tensor))
         return tensor
 
 
 class Packed(Detached):
-    """A tensor of the boundary that waits where the hooks around the model put it."""
+    """A tensor of the boundary that is held where the saved-tensor hooks around the model put it."""
 
     __slots__ = ("_copied", "_geometry", "_packed", "_unpack")
 
@@ -98,7 +98,7 @@ class Packed(Detached):
         storage = _torch_private.storage_key(tensor)
         self._copied = not any(_torch_private.storage_key(part) == storage for part in tensors(self._packed))
         if self._copied:
-            del self._tensor  # so it may change, and die
+            del self._tensor  # so it may be changed, and freed
 
     def leaf(self) -> Tensor:
         """Return the tensor as a leaf of a new graph."""
@@ -111,7 +111,7 @@ class Packed(Detached):
 
 
 def leaf_of(tensor: Tensor, kind: type[Tensor], requires_grad: bool, tags: Tags) -> Tensor:
-    """Return `tensor` as a leaf of a new graph, of class `kind` and with what was on it."""
+    """Return `tensor` as a leaf of a new graph, of class `kind` and with the attributes in `tags`."""
     leaf = tensor.detach()
     if type(leaf) is not kind and kind is not torch.nn.Parameter:
         leaf = leaf.as_subclass(kind)
@@ -120,23 +120,23 @@ def leaf_of(tensor: Tensor, kind: type[Tensor], requires_grad: bool, tags: Tags)
 
 
 def tags_of(tensor: Tensor) -> Tags:
-    """Return what Python has put on a tensor, such as the sizes of a causal mask, by name.
+    """Return the Python attributes of a tensor by name, such as the sizes of a causal mask.
 
-    But tensors: they could lead back to the frame.
+    Attributes that are tensors are left out: they could lead back to the frame.
     """
     every = tensor.__dict__
     return [(name, value) for name, value in every.items() if not isinstance(value, Tensor)] if every else []
 
 
 def tagged(tensor: Tensor, tags: Tags) -> Tensor:
-    """Put on a tensor what was on another; return it."""
+    """Set the attributes in `tags` on a tensor, where it has none of that name; return the tensor."""
     for name, value in tags:
         tensor.__dict__.setdefault(name, value)
     return tensor
 
 
 def _laid_out(tensor: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> Tensor:
-    """Copy a tensor into the layout that forward saw: hooks may bring back another, and kernels round by layout."""
+    """Copy a tensor into the layout that forward saw. Hooks may bring back another, and rounding depends on it."""
     single = tensor
     for dimension, (length, step) in enumerate(zip(shape, stride, strict=True)):
         if step == 0 and length > 1:  # expanded
@@ -146,7 +146,7 @@ def _laid_out(tensor: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> Ten
 
 
 def check_unchanged(tensor: Tensor, expected: int, what: str) -> None:
-    """Refuse a tensor that is not as it was when forward read it, in the words that autograd uses.
+    """Refuse a tensor that was changed in place since forward read it, in the words that autograd uses.
 
     Raises:
         Changed: its version has moved.

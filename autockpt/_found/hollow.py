@@ -1,4 +1,4 @@
-"""Hollow tensors: what stands in a replay where it reads nothing, such as for what a skipped unit returns."""
+"""Hollow tensors: tensors without values, for what a replay does not read, such as the result of a skipped unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _Look: TypeAlias = "tuple[torch.Size, tuple[int, ...], int, torch.dtype]"
 class Hollow(Tensor):
     """A tensor without values: shape, strides, dtype and device of the real one.
 
-    Views of it are hollow too, and what looks only at its shape (`zeros_like`) is as it would be; anything else fails.
+    Views of it are hollow too. Operators that read only its shape, such as `zeros_like`, work as usual. Any other
+    operator raises an error.
     """
 
     _look: _Look
@@ -37,14 +38,14 @@ class Hollow(Tensor):
 
     @classmethod
     def of(cls, meta: Tensor, device: torch.device, what: str) -> Hollow:
-        """Return one that looks like a tensor on the meta device, and is `what` that replay lacks."""
+        """Return one that looks like `meta`, a tensor on the meta device; `what` names it in errors."""
         new = cls((meta.shape, meta.stride(), int(meta.storage_offset()), meta.dtype), device, what=what)
         new._meta = meta
         return new
 
     @property
     def meta(self) -> Tensor:
-        """A tensor on the meta device that looks like it: made when something asks, which handing out does not."""
+        """A tensor on the meta device that looks like it. It is made when first needed: handing out needs none."""
         if self._meta is None:
             shape, stride, _, dtype = self._look
             self._meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
@@ -55,7 +56,7 @@ class Hollow(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func.is_view or func is _DETACH:  # a dozen in a block: of its first argument, and fast
+        if func.is_view or func is _DETACH:  # a dozen in a block, so this is fast; views are of the first argument
             viewed, *others = args
             found, device, what = func(viewed.meta, *others, **kwargs), viewed.device, viewed._what
             alone = isinstance(found, Tensor)
@@ -78,12 +79,12 @@ _SHAPE_ONLY = frozenset(
 
 
 class Shape:
-    """What a tensor looks like that a replay does without, such as a skipped unit's result."""
+    """The look of a tensor that a replay does without, such as a skipped unit's result."""
 
     __slots__ = ("_device", "_dtype", "_requires_grad", "_shape", "_stride", "_what")
 
     def __init__(self, tensor: Tensor, what: str = SKIPPED) -> None:
-        """Take the look of a tensor, and `what` it is for whoever reads it."""
+        """Take the look of a tensor; `what` names it in the error if something reads it."""
         self._what = what
         self._shape, self._stride = _torch_private.geometry(tensor)
         self._dtype, self._device, self._requires_grad = tensor.dtype, tensor.device, tensor.requires_grad

@@ -1,7 +1,8 @@
 """Generators that torch does not know: Python's `random` and numpy's global one.
 
-To read Python's takes 10 microseconds, to read numpy's 30: it hands out its 624 words one by one. The memory where they
-lie would be copied in one, but does not say whether a normal number waits, which `numpy.random.normal` draws first.
+To read Python's takes 10 microseconds. To read numpy's takes 30: numpy hands out its 624 words one by one. Their memory
+could be copied in one go. But it does not tell whether numpy has a normal number in reserve, which
+`numpy.random.normal` would return next.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any, TypeAlias
 import numpy
 
 _NumpyState: TypeAlias = tuple[bytes, int, int, float] | bytes
-"""Words, position, whether a normal number waits, and that number; of another bit generator its pickled state."""
+"""Words, position, whether a normal number is in reserve, and that number. Of another generator, a pickled state."""
 
 _MERSENNE = "MT19937"
-"""The bit generator that numpy has, unless somebody puts another there."""
+"""The bit generator that numpy uses, unless somebody sets another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class HostGenerator:
 
 
 def _read_numpy() -> _NumpyState:
-    """Return the state of numpy's generator, as what compares by value."""
+    """Return the state of numpy's generator, in a form that compares by value."""
     state = numpy.random.get_state(legacy=False)
     if state["bit_generator"] != _MERSENNE:
         return pickle.dumps(state)
@@ -44,7 +45,7 @@ def _read_numpy() -> _NumpyState:
 
 
 def _write_numpy(state: _NumpyState) -> None:
-    if state == _read_numpy():  # as nearly always: to set it takes twice as long
+    if state == _read_numpy():  # as nearly always; to set it would take twice as long as to read it
         return
     if isinstance(state, bytes):
         numpy.random.set_state(pickle.loads(state))

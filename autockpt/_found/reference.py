@@ -1,8 +1,9 @@
-"""What a patch knows of its module: it does not keep that alive.
+"""How a patched forward refers to its module, without keeping the module alive.
 
     module.__dict__["forward"] ──▶ partial ──▶ Reference ··▶ module          (──▶ strong, ··▶ weak)
 
-Else the two would be a circle, and a model that nobody has any more would stay on its device until Python collects.
+Otherwise the two would form a reference cycle. A model that nobody holds any more would stay on its device until
+Python's collector runs.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from torch import nn
 
 
 class Reference:
-    """Leads to a module; its copies and pickles to the copy of that.
+    """A weak reference to a module. Its copies and pickles refer to the copy of the module.
 
     Attributes:
-        to: returns the module; None where it is gone.
+        to: returns the module; None if it is gone.
     """
 
     def __init__(self, module: nn.Module) -> None:

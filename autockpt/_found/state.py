@@ -2,7 +2,7 @@
 
     forward   ├─ attributes, parameters, buffers, children and hooks of every module ─ taken ─┤
     replay    nothing has changed, and forward changed no buffer    the modules run themselves
-              else                                                  doubles of them run, and die with the replay
+              otherwise                                             doubles of them run, which the replay frees
 
 A double is an object of a module's class that has what forward found, and copies of the buffers that forward changes.
 So a replay changes nothing that another thread may read while it saves, evaluates or trains the model.
@@ -227,7 +227,7 @@ class ModuleState:
     def _copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Copy tensors; copies share storage if the originals do."""
         if not self._aliased:
-            # Without a graph a copy has none either: to detach it first would be one more operator.
+            # The copy of a tensor without a graph has none either, so `detach` would be one operator too many.
             return [(tensor.detach() if tensor.requires_grad else tensor).clone() for tensor in tensors]
         keys = [_torch_private.storage_key(tensor) for tensor in tensors]
         storages: dict[int, torch.UntypedStorage] = {}

@@ -3,71 +3,77 @@
     forward   routing ─▶ recording ─▶ frame of slots      who is a member, and what its replay needs
     backward  slot ─▶ frame ─▶ replayer ─▶ replay         the first that is read runs the calls again
 
-In: a `Table` (what becomes of which call), put on modules by `_install`. Out: gradients as in a plain step. A member is
-a call that is recomputed; a frame is one execution of a segment, which is a row of members; a unit is a call inside a
-member that its replay does not run. Begin with `frame`; `slots` have what stands for a tensor, `unit`
-what a replay leaves alone. `_found` has what forward found and a replay puts back, `_compare` the replayers that
-compare, and `_nested` those of frames that go in parts.
+The input is a `Table`, which tells what happens to each call. `_install` puts it on modules. The output is gradients as
+in a plain step. A member is a call that is recomputed. A segment is a row of members, and a frame is one execution of a
+segment. A unit is a call inside a member that the member's replay does not run.
 
-From ``loss.backward()`` to the first replay nothing of ours runs until a node asks for a tensor that it saved:
+Begin with `frame`. `slots` has what autograd holds in place of saved tensors. `unit` has what a replay does not run.
+In other rooms, `_found` has what forward finds and a replay restores, `_compare` has the replayers that compare, and
+`_nested` has those whose frames are replayed in parts.
 
-    autograd          a node reads what it saved; for a tensor of a member that is what `Pack.hook` returned in forward
-    unpack            an OwnedSlot or a Detached gives its tensor at once; a Slot with a value gives that
+After ``loss.backward()`` begins, no code of ours runs until a node reads a tensor that it saved:
+
+    autograd          a node reads a saved tensor: if a member saved it, what `Pack.hook` returned in forward
+    unpack            a Slot with a value returns that at once; so do an OwnedSlot, a Detached and a MovedTensor
     Slot.tensor       a Slot without a value asks its frame
     Frame.fill        takes the frame's lock
     Frame.replay      finds the last slot that is alive and empty
-    Replayer.replay   makes the replay, and compares what it makes where it is to
-    Replay.run        runs the calls from the first on, fills every such slot, stops at the last
+    Replayer.replay   makes the replay; also compares what it makes, if the frame is compared
+    Replay.run        runs the calls from the first on, fills every slot that is alive and empty, stops at the last
 
-Rules of lifetimes: why a tensor is alive after the forward of its segment, and when it dies.
+Rules of lifetimes: why a tensor is alive after its segment's forward, and when it is freed.
 
-1. Slots hold their frame, and the frame knows its slots weakly. When autograd has released the last slot, the frame
-   dies at once, by reference count alone: `loss.backward()` frees a segment before it comes to the one before.
-2. A replayed value lives on its slot and dies with it. A backward that keeps its graph (`retain_graph=True`) takes it
-   away from the slot: another backward replays again, and between the two only the boundary is held.
-3. The boundary (`Frame.boundary`; `Recording._refer` puts it there) goes with the last replay that can be asked for.
-4. A parameter or a buffer is held as itself (`OwnedSlot`, `ModuleState`); buffers that forward changes are copied.
-   What stands at an attribute is held too, unless the plan knows that forward overwrites it unread (`spared`).
-5. Of a kept unit its result is held (`UnitRun.tensors`), and by autograd what it saved (`Detached`); of a skipped one
-   the second alone.
-6. Nothing that is held may have a graph: that leads to slots, and so to the frame, a cycle that no collector sees.
-   ``x = f(y); self.last = x`` inside a member would keep the whole step.
-7. What is saved outside of members autograd holds, as in a plain step: `Pack.hook` was not asked.
+1. Slots hold their frame, and the frame refers to its slots weakly. When autograd has released the last slot, the frame
+   is freed at once, by reference count alone. So `loss.backward()` frees a segment before it comes to the one before.
+2. A replayed value is held by its slot, and freed with it. A backward that keeps its graph (`retain_graph=True`) takes
+   the value away from the slot. Another backward replays again, and between the two only the boundary is held.
+3. The boundary (`Frame.boundary`; `Recording._refer` puts it there) is freed after the last replay that is needed.
+4. A parameter or a buffer is held itself (`OwnedSlot`, `ModuleState`). Buffers that forward changes are copied.
+   Tensors in attributes are held too, unless the plan knows that forward overwrites them unread (`spared`).
+5. The frame holds the result of a kept unit (`UnitRun.tensors`). Autograd holds what the unit saved (`Detached`), but
+   not views of its arguments. Of a skipped unit, only what it saved is held.
+6. Nothing that is held may have a graph. A graph leads to slots, and so to the frame: a cycle that no collector sees.
+   ``x = f(y); self.last = x`` inside a member would keep the whole step alive.
+7. Autograd holds what is saved outside of members, as in a plain step. `Pack.hook` is not called for it.
 
 Rules of replays: what makes a gradient right.
 
 8. A replay runs the calls that forward ran, on what forward found: arguments, modules, generators, flags, autocast,
    modes, context variables, stream. ``model.eval()`` before backward changes nothing.
-9. What it changes it puts back, also where it is interrupted: it may run between any two operators of backward, in
-   another thread than forward.
-10. It ends with the last tensor that is asked for, also in the midst of a call: nothing behind that runs twice.
-11. Number, node, shape, strides, dtype and device of what is saved are always those of forward, or there is an error;
-    tensors that were changed in place are refused. Values are compared where the frame's replayer `compares`: in a
-    rehearsal, which a segment's first frame is, and in one segment a step.
-12. Units come in the order of forward. Where forward took another way, there is an error and no other result.
+9. A replay restores what it changes, even if it is interrupted. It may run between any two operators of backward, and
+   in another thread than forward.
+10. A replay ends with the last tensor that is needed, even in the middle of a call. Nothing after that runs twice.
+11. Number, node, shape, strides, dtype and device of saved tensors are always those of forward, or an error is raised.
+    Tensors that were changed in place are refused. Values are compared if the frame's replayer `compares`: in the first
+    frame of a segment, which is its rehearsal, and later in one segment a step.
+12. Units run in the order of forward. If a replay takes another path than forward, it raises an error. It never returns
+    another result.
 
-`verify` finds the first tensor that differs, in the order of the step. Then break
+`verify` finds the first tensor that differs, in the order of the step. Then set a breakpoint
 
     in Pack.hook     and clone what a member saves in forward
-    in Slot.fill     and compare it with what the replay saves; a kept unit's argument comes by `Slot.fill_from`
+    in Slot.fill     and compare that with what the replay saves; for a kept unit's argument, in `Slot.fill_from`
     in Replay._run   to see which call runs, on which arguments, modules, generator states, flags and modes
 
-What a replay does not put back: closures, globals and the inside of Python attributes (one that is assigned is as
-forward found it) that forward reads and that change meanwhile; `parameter.data` assigned meanwhile; generators in them,
-but for torch's; one that the call puts back without having seeded it (`fork_rng`); hooks on modules inside a member,
-which run a second time (`is_recomputing` tells them; else what they keep is the replay's). A rehearsal finds out, and
-the calls are kept from then on.
+A replay does not restore everything that forward reads. If what it does not restore has changed, a rehearsal finds
+other values, and the calls are kept from then on. Not restored are:
 
-routing.py    patched forwards: who is a member
-recording.py  a frame in the making
-pack.py       what autograd is handed in the place of what a member saves
-slots.py      what stands for a tensor
+* closures, globals, and the inside of objects in Python attributes (an attribute has its object of forward again)
+* `parameter.data` that is assigned meanwhile
+* generators, except those of devices, those among the arguments, Python's `random` and numpy's global one
+* a generator that the call itself restores without having seeded it (`fork_rng`)
+* what hooks on modules inside a member keep: they run a second time, unless they ask `is_recomputing`
+
+routing.py    patched forwards: which calls are members
+recording.py  a frame that is open: members still join it
+pack.py       the hook that autograd calls for what a member saves
+slots.py      what autograd holds in place of a saved tensor
 frame.py      one execution of a segment, and the protocol `Replayer`
 replay.py     one replay
-away.py       units of FSDP2 in a replay of several calls
+away.py       FSDP2 units in a replay of several calls
 plain.py      the replayer that compares nothing
-table.py      what becomes of which call
-unit.py       what a replay leaves alone; units.py records it in forward, and meets it in a replay
+table.py      what happens to each call
+unit.py       what a replay does not run; units.py records it in forward, and handles it in a replay
 unplanned.py  calls that no recorded step made
 moved.py      tensors that wait off the device
 thread.py     what a thread knows of the plans that run in it

@@ -1,9 +1,9 @@
-"""Units of FSDP2 in a segment of several calls: their parameters may be away when its replay comes to them.
+"""FSDP2 units in a segment of several calls: their parameters may be sharded when the replay comes to them.
 
-    forward    hooks gather ─▶ unit ─▶ hooks let go       hooks gather ─▶ unit ─▶ hooks let go
-    backward   hooks gather the last unit ─▶ replay: gather ─▶ unit ─▶ let go, gather ─▶ unit ─▶ let go, the last unit
+    forward    hooks gather ─▶ unit ─▶ hooks free         hooks gather ─▶ unit ─▶ hooks free
+    backward   hooks gather the last unit ─▶ replay: gather ─▶ unit ─▶ free, gather ─▶ unit ─▶ free, the last unit
 
-Their hooks run around what a member is, so that no replay runs them.
+FSDP2's hooks run outside of members, so no replay runs them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .frame import MemberCall
 
 
 def run_here(run: Callable[[MemberCall, Undo], Any], call: MemberCall, undo: Undo) -> Any:
-    """Run the call of a unit in a replay, with its parameters here; return its result.
+    """Run the call of a unit in a replay, with its parameters gathered; return its result.
 
-    What was away is gathered, and let go of afterwards; but what its unit has asked for already, as of the one whose
-    backward is next, which stays.
+    Sharded parameters are gathered, and freed after the call. If FSDP2 has begun to gather them already, as for the
+    unit whose backward is next, they stay.
 
     Args:
-        run: runs the call, and is given where to say how that is undone.
+        run: runs the call, and adds to a list how that is undone.
         call: the call.
-        undo: how the replay is undone.
+        undo: not used: what the call changes is undone before its parameters are freed.
     """
     own: Undo = []
     brought = _torch_private.gather(call.fsdp_unit)
@@ -36,7 +36,7 @@ def run_here(run: Callable[[MemberCall, Undo], Any], call: MemberCall, undo: Und
         return run(call, own)
     finally:
         try:
-            take_back(own)  # its modules get what they found: parameters that are whole
+            take_back(own)  # while the parameters are gathered, as forward found them
         finally:
             if own:  # an interrupt came as `take_back` began
                 take_back(own)
@@ -45,7 +45,7 @@ def run_here(run: Callable[[MemberCall, Undo], Any], call: MemberCall, undo: Und
 
 
 def given_to(given: Iterable[Tensor]) -> list[Tensor]:
-    """Return what a unit is given in a replay: tensors that begin a graph, as in forward."""
+    """Return a unit's arguments for a replay, as leaves: in forward, FSDP2's hooks gave them a node of their own."""
     return [each if each.grad_fn is None else _leaf(each) for each in given]
 
 

@@ -59,7 +59,7 @@ class MemberCall:
         units: the units inside it, which a replay does not run; None if a replay runs everything.
         cut: level of the part of the frame that begins with this call; 0 if no part begins here.
         within: what its replay needs for calls inside it that have replays of their own; None if there are none.
-        fsdp_unit: the unit of FSDP2 that it is, beside other calls of its segment; None elsewhere.
+        fsdp_unit: the FSDP2 unit that it calls, if its segment has other calls too; else None.
     """
 
     key: str
@@ -117,7 +117,7 @@ class Replayer(Protocol):
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Run the calls again and fill the slots that are alive and empty.
 
-        `frame.makes` runs them, or `Replay` where that is None.
+        `frame.makes` runs them, or `Replay` if that is None.
 
         Args:
             frame: the frame.
@@ -212,7 +212,7 @@ class Frame:
                 yield number, slot
 
     def was_given_nested(self) -> bool:
-        """Whether the boundary holds a nested tensor; those that the calls make then have its lengths."""
+        """Whether the boundary holds a nested tensor. Then nested tensors that the calls make have its lengths."""
         return any(type(held) is Detached and held.tensor().is_nested for held in self.boundary)
 
     def call_at(self, number: int) -> MemberCall:
@@ -231,7 +231,8 @@ class Frame:
 
 
 unpack: Callable[[Slot | OwnedSlot | Detached | MovedTensor], Tensor] = operator.methodcaller("tensor")
-"""Return the tensor that something stands for: autograd calls this when a node reads what it saved.
+"""Return the tensor that something stands for. Autograd calls this when a node reads a saved tensor.
 
-It is no Python function, which would be one more call for each saved tensor. So each `tensor` is never compiled.
+It is no Python function: that would cost one more call for each saved tensor. So each method `tensor` is itself marked
+as never compiled.
 """

@@ -1,11 +1,11 @@
-"""Tensors that wait off the device from forward to backward: a plan moves them there.
+"""Tensors that wait off the device from forward to backward, because a plan moves them there.
 
-    forward    saved, or of a boundary ── put ──▶ stash      the tensor dies as if nothing had saved it
+    forward    saved, or of a boundary ── put ──▶ stash      the tensor is freed as if nothing had saved it
     backward   a new storage ◀── get ── stash                once for all that share it, when the first is read
 
-What comes back has the same bytes, so nothing is compared. A storage goes as a whole, and once a call or a frame for
-all that count its changes together: a tensor and its views. What shares it and does not, as the chunks in a recurrent
-cell, may be written after another was saved, so it goes by itself.
+What comes back has the same bytes, so nothing is compared. A storage is moved as a whole. A call or a frame moves it
+once for all tensors that share a version counter: a tensor and its views. Other tensors may share only the storage, as
+the chunks in a recurrent cell do. One may be written after another was saved, so each moves the storage for itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHANGED = (
 
 
 class MovedStorage:
-    """A storage that waits. What comes back is shared by all that lay in it, until they have let go."""
+    """A storage that waits off the device. All its tensors share what comes back, until `let_go`."""
 
     __slots__ = ("__weakref__", "_back", "_waits")
 
@@ -42,7 +42,7 @@ class MovedStorage:
         self._back: Tensor | None = None
 
     def bring_back(self) -> Tensor:
-        """Return its bytes. A backward that keeps its graph gets some of its own: another one comes."""
+        """Return its bytes on the device: one copy for all calls, or for each call while backward keeps its graph."""
         if self._back is not None:
             return self._back
         if isinstance(self._waits, Sent) and self._waits.changed:
@@ -53,12 +53,12 @@ class MovedStorage:
         return back
 
     def let_go(self) -> None:
-        """Hold nothing of what came back."""
+        """Drop what came back."""
         self._back = None
 
 
 class MovedTensor:
-    """Stands for a tensor in a storage that waits. Autograd holds one for what a call saved, until its node is done."""
+    """Stands for a tensor in a storage that waits. Autograd holds it for a saved tensor, until the node is done."""
 
     __slots__ = ("_alive", "_conjugate", "_dtype", "_offset", "_shape", "_storage", "_stride", "_version", "_what")
 
@@ -73,7 +73,7 @@ class MovedTensor:
         """Return the tensor, in a storage of its own.
 
         Raises:
-            Changed: it was changed in place since, and is alive to tell.
+            Changed: it was changed in place since. Only a tensor that is still alive tells.
         """
         alive = self._alive()
         if alive is not None:
@@ -85,7 +85,7 @@ class MovedTensor:
             return found.conj() if self._conjugate else found
 
     def let_go(self) -> None:
-        """Hold nothing of what came back."""
+        """Drop what came back."""
         self._storage.let_go()
 
 
@@ -94,8 +94,8 @@ class Moves:
 
     Args:
         stash: where they wait.
-        underway: takes what is copied beside the computing, until the call has ended that it may take as long as; None
-            where all waits for it.
+        underway: collects the copies that overlap with compute, until the call ends by which they must be done. None if
+            the device waits for each copy at once.
     """
 
     __slots__ = ("_known", "_stash", "_underway")
@@ -105,7 +105,7 @@ class Moves:
         self._known: dict[int, tuple[weakref.ref[Tensor], int, weakref.ref[MovedStorage]]] = {}
 
     def storage_of(self, tensor: Tensor) -> MovedStorage | None:
-        """Have the storage of a tensor wait; None where its bytes do not say all that it is.
+        """Move the storage of a tensor off the device; return None if its bytes do not describe it completely.
 
         Raises:
             NoRoom: the stash takes no more.
@@ -124,7 +124,7 @@ class Moves:
             alive = known is not None and known[0]() is whole and known[1] == version
             moved = known[2]() if known is not None and alive else None
             if moved is None:
-                # What others share that count changes by themselves may be written to before it has gone.
+                # Others with a version counter of their own may write to a shared storage before the copy is done.
                 all_of_it = whole if told_by_bytes(whole) else tensor
                 shared = span_bytes(all_of_it) < tensor.untyped_storage().nbytes()
                 moved = MovedStorage(self._stash, tensor.detach(), None if shared else self._underway)
@@ -133,12 +133,12 @@ class Moves:
 
 
 class MovingPack:
-    """The pack hook of a call whose saved tensors wait; it must hold nothing, as `Pack`.
+    """The pack hook of a call whose saved tensors wait. It must hold nothing after the call, like `Pack`.
 
     Args:
         moves: moves them.
         owners: parameters and buffers, by the keys of their storages.
-        given: the call's arguments, of which those without a graph stay.
+        given: the call's arguments. Those without a graph stay on the device.
     """
 
     __slots__ = ("_moves", "_owners", "_stays")
@@ -162,12 +162,12 @@ class MovingPack:
         return MovedTensor(moved, tensor, SAVED)
 
     def close(self) -> None:
-        """Let go of the parameters, and of what was moved."""
+        """Drop the references to parameters and to moved tensors."""
         self._moves, self._owners, self._stays = None, {}, set()
 
 
 class MovedBoundary(Detached):
-    """A tensor of the boundary that waits until the replay."""
+    """A tensor of the boundary that waits off the device until the replay."""
 
     __slots__ = ("_view",)
 
@@ -175,7 +175,7 @@ class MovedBoundary(Detached):
         super().__init__(tensor, READ)
         self._kind, self._tags = type(tensor), tags_of(tensor)
         self._view = MovedTensor(storage, tensor, READ)
-        del self._tensor  # so it dies, where nobody else has it
+        del self._tensor  # so it is freed, unless something else holds it
 
     def tensor(self) -> Tensor:
         """Return the tensor; each time from its storage."""
@@ -186,5 +186,5 @@ class MovedBoundary(Detached):
         return leaf_of(self._view.tensor(), self._kind, self._requires_grad, self._tags or [])
 
     def let_go(self) -> None:
-        """Hold nothing of what came back: the replay has it now."""
+        """Drop what came back: the replay has it now."""
         self._view.let_go()

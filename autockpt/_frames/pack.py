@@ -1,4 +1,4 @@
-"""What autograd is handed in forward in the place of the tensors that a member saves."""
+"""The pack hook: what autograd holds in place of the tensors that a member saves in forward."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .slots import OwnedSlot, Slot, reads_alike
 
 
 class Pack:
-    """The pack hook of one member's forward. Autograd keeps it as long as what it packed, so it must hold nothing.
+    """The pack hook of one member's forward. Autograd keeps it as long as what it packed, so `close` empties it.
 
     Attributes:
-        inputs: arguments of the unit that is running.
-        sources: what it saved of them, by slot.
+        inputs: arguments of the unit that is running; None outside of units.
+        sources: for each slot of that unit, the argument that the saved tensor is a view of; see `source_of`.
         slots: those of the frame.
     """
 
@@ -34,7 +34,7 @@ class Pack:
 
     @_torch_private.never_compiled
     def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Detached:
-        """Return what autograd is to hold for `tensor`: only a `Slot` lets go of it."""
+        """Return what autograd is to hold for `tensor`. Only a `Slot` does not keep the tensor alive."""
         frame = self._frame
         assert frame is not None
         try:  # as `storage_key`, without a call
@@ -53,7 +53,7 @@ class Pack:
             self.sources.append(source)
         elif type(tensor) is not Tensor and tensor.is_nested and not frame.was_given_nested():
             self.slots.append(None)
-            return Detached(tensor, "a nested tensor")  # that of a replay would have lengths of its own
+            return Detached(tensor, "a nested tensor")  # a replay's would have lengths of its own
         slot = Slot(frame, tensor)
         self.slots.append(weakref.ref(slot))
         if frame.replayer.compares:
@@ -61,12 +61,14 @@ class Pack:
         return slot
 
     def close(self) -> None:
-        """Let go of the frame and of the parameters."""
+        """Drop the references to the frame and to parameters."""
         self._frame, self._owners, self.slots = None, {}, []
 
 
 def source_of(tensor: Tensor, storage: int, inputs: Sequence[Tensor]) -> tuple[int, int] | None:
-    """Return which argument a tensor is a view of, and how far behind its first element; None if a replay makes none.
+    """Return the number of the argument that a tensor is a view of, and the view's offset in it, in elements.
+
+    None if it is a view of no argument, or if a replay cannot make the view.
 
     Args:
         tensor: what a unit saves.

@@ -37,6 +37,6 @@ class Plain:
         """Run the parts of a frame but the last; returns as `Replayer.descend`."""
         try:
             descent.run()
-        except (Changed, ReplayError):  # which a replay of all at once raises again, if it is none of parts alone
+        except (Changed, ReplayError):  # a replay in one go raises it again, unless only replays in parts do
             return False
         return True

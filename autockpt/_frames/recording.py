@@ -1,4 +1,4 @@
-"""A frame in the making: members join it while their parent's forward runs."""
+"""An open frame: members join it while their parent's forward runs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Recording:
     Args:
         segment: number of the plan's segment.
         replayer: replays the frame.
-        moves: moves the boundary off the device; None where it stays.
+        moves: moves the boundary off the device; None if it stays.
 
     Attributes:
         frame: the frame.
         segment: the same.
-        position: position in it of the last member that joined.
+        position: position, in the segment, of the last member that joined; -1 before the first.
         packs: makes the pack hooks of members.
     """
 
@@ -47,7 +47,7 @@ class Recording:
         self._moves = moves
         self.frame = Frame(replayer)
         self.frame.moves = moves is not None
-        self._reached: dict[Generator, Any] = {}  # where a replay's generators would stand after the calls so far
+        self._reached: dict[Generator, Any] = {}  # states that a replay's generators would have after the calls so far
         self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
 
     def takes(self, place: Place) -> bool:
@@ -78,7 +78,7 @@ class Recording:
         pack, before, outer = self.packs(frame, state.owners), call.random, thread.units
         recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
         try:
-            # Pushed as the first of this block, and popped as the first of the last: no interrupt falls in between.
+            # The push is the first call of this block, and the pop that of its own: no interrupt leaves one undone.
             _torch_private.push_hooks(pack.hook, unpack)
             if recorder is None:
                 result = forward(*args, **kwargs)
@@ -116,7 +116,7 @@ class Recording:
         templates = encode((*args, *kwargs.values()) if kwargs else args, given)
         devices = state.devices
         devices.update([tensor.device for tensor in given if not tensor.is_cpu])
-        hooks = None if thread.replays else _torch_private.outer_hooks()  # in a replay they are its own
+        hooks = None if thread.replays else _torch_private.outer_hooks()  # in a replay, they are the replay's own
         refs = [self._refer(tensor, hooks) for tensor in given]
         call = MemberCall(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
         if place.cut:
@@ -152,7 +152,7 @@ class Recording:
         return ref
 
     def _moved(self, tensor: Tensor) -> MovedBoundary | None:
-        """Have a tensor of the boundary wait off the device; None where it stays."""
+        """Move a tensor of the boundary off the device; return None if it stays."""
         if self._moves is None or tensor.grad_fn is None:
             return None
         storage = self._moves.storage_of(tensor)
@@ -160,7 +160,7 @@ class Recording:
 
 
 def _state_of(tensor: Tensor) -> _State:
-    """Return what the caller's own code may change of a result before the next call, what it puts on it included."""
+    """Return what the caller's own code may change on a result before the next call, including its attributes."""
     every = tensor.__dict__
     tags = [(name, id(value)) for name, value in every.items()] if every else []
     try:  # as `version`

@@ -195,7 +195,7 @@ class Replay:
         return forward(*args, **kwargs) if entry is None else called(self, entry, forward, args, kwargs)
 
     def unit(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Hand out the result of a torch function; run it again where it raised in forward."""
+        """Hand out the result of a torch function, or run it again if it raised in forward."""
         entry = self._take(key)
         return self._hand_out(entry, run, args, kwargs) if isinstance(entry, UnitRun) else run(*args, **kwargs)
 

@@ -29,17 +29,17 @@ from .unit import Wanted
 from .units import FunctionWatch
 
 GONE = (
-    "the module of this forward is gone. A plan is on it, and then its forward does not keep it alive: hold on to the "
-    "model, and not to `model.forward` alone."
+    "the module of this forward is gone. Under a plan, a forward does not keep its module alive: hold on to the model, "
+    "and not to `model.forward` alone."
 )
 
 
 def patched_forward(
     own: Function | None, reference: Reference, name: str, handle: Handle, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run a module's forward, its `own` or its class's, as the table behind `handle` wants it.
+    """Run a module's forward, its `own` or its class's, as the table of `handle` says.
 
-    Modules may be nested deep: this is the only Python frame of ours around what a parent runs.
+    Modules may be nested deeply, so this is the only Python frame of ours around what a parent runs.
     """
     module = reference.to()
     if module is None:
@@ -50,7 +50,7 @@ def patched_forward(
     outer, watch, grad = thread.scope, thread.watch, torch.is_grad_enabled()
     suspended, scope, modes = False, None, None
     try:
-        # With gradients off it is no call, though it counts: what it calls counts for its caller.
+        # With gradients off, this is no call of the plan, though it is numbered. Its functions count as its caller's.
         if watch is not None and watch.handle is handle:
             suspended = _suspended(watch, module, grad=grad)
         role = _role(module, forward, name, handle, grad=grad)
@@ -79,7 +79,7 @@ def patched_forward(
 
 
 def _suspended(watch: OwnCode, module: nn.Module, *, grad: bool) -> bool:
-    """Stop watching a caller's own code, which what a call runs is not; return whether its mode was on."""
+    """Stop watching the caller's own code while a call of it runs; return whether the watching mode was on."""
     if not grad and not _has_fast_path(module):
         return False
     thread.watch = None
@@ -87,8 +87,8 @@ def _suspended(watch: OwnCode, module: nn.Module, *, grad: bool) -> bool:
 
 
 def _watch(functions: Wanted, scope: Scope, module: nn.Module) -> None:
-    """Watch the torch functions that a call's own code calls, but not where it is compiled."""
-    # What a compiled call runs would be traced with the mode that is on around it.
+    """Watch the torch functions that a call's own code calls, unless it calls something compiled."""
+    # The compiler would trace with the mode that is on around it.
     if not _compiled_inside(module):
         thread.watch = FunctionWatch(scope.handle, functions, functools.partial(_function_member, scope, module))
         _torch_private.push_function_mode(thread.watch)
@@ -97,7 +97,7 @@ def _watch(functions: Wanted, scope: Scope, module: nn.Module) -> None:
 def _compiled(
     own: Function | None, module: nn.Module, name: str, handle: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a forward inside what is being compiled: members by torch's own checkpoint."""
+    """Run a forward that is being compiled. Members run under torch's own checkpoint."""
     forward = type(module).forward.__get__(module) if own is None else own  # the compiler knows no other way to bind it
     if name in handle.table.names and torch.is_grad_enabled():
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
@@ -107,7 +107,7 @@ def _compiled(
 def _role(
     module: nn.Module, forward: Function, name: str, handle: Handle, *, grad: bool
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any] | Scope | None:
-    """Return what runs a call, given its arguments; or the scope that it opens; None where it runs as it is."""
+    """Return what runs a call, given its arguments; or the scope that the call opens; or None if it runs plain."""
     units, outer = thread.units, thread.scope
     if units is not None and units.handle is handle:
         return functools.partial(units.enter, name, forward)
@@ -132,7 +132,7 @@ def _role(
 
 
 def _outermost(name: str, handle: Handle, outer: Scope | None) -> Scope | None:
-    """Return the scope that a root's call opens; None outside of it, in a replay, or in a member of another plan."""
+    """Return the scope that a root's call opens; None for other modules, in replays, and in members of another plan."""
     if thread.replays or (outer is not None and outer.inside) or name not in handle.roots:
         return None
     scope = Scope(handle, None)
@@ -141,7 +141,7 @@ def _outermost(name: str, handle: Handle, outer: Scope | None) -> Scope | None:
 
 
 def _has_fast_path(module: nn.Module) -> bool:
-    """Whether something inside computes otherwise, with gradients off, where a function mode is on around it."""
+    """Whether a module inside takes another path, with gradients off, if a function mode is on around it."""
     return any(isinstance(inner, _FAST) and not inner.training for inner in module.modules())
 
 
@@ -158,7 +158,7 @@ def _compiled_inside(module: nn.Module) -> bool:
 
 
 def _may_join(table: Table, place: Place) -> bool:
-    """Whether a call may be recomputed now. Where a replay of its segment went wrong, it is kept."""
+    """Whether a call may be recomputed now. Not if a replay of its segment went wrong: then it is kept."""
     return _torch_private.runs_plain() and (table.replayers is None or place.segment not in table.replayers.refused)
 
 
@@ -178,10 +178,10 @@ def _function_member(
     own = {id(buffer) for buffer in module._buffers.values()}
     state = ModuleState(None, (), [each for each in given if isinstance(each, nn.Parameter) or id(each) in own])
     state.devices.update(also_drawn_from())
-    # A unit is not run by its replay, and a plan that knows its buffers has no function that changes one.
+    # No replay runs a unit again. A member of which the plan knows the buffers changes none (see `Place`).
     unknown = key not in scope.table.units.kept and place.buffers is None
     every = set(map(id, module.buffers())) if unknown else ()
-    buffers = [(each, each.detach().clone()) for each in given if id(each) in every]  # no version may tell of a write
+    buffers = [(each, each.detach().clone()) for each in given if id(each) in every]  # versions may miss a write
     result = _member(scope, function, state, key, place, args, kwargs)
     if any(not torch.equal(buffer, before) for buffer, before in buffers):
         raise NotApplicable(f"{key} changes a buffer, which its replay would do again. Keep it.")
@@ -212,7 +212,7 @@ def _member(
     try:
         return frame.run(key, forward, state, place, scope, args, kwargs)
     except BaseException:
-        scope.end_frame()  # a replay of later members must not run into this again
+        scope.end_frame()  # later members join another frame, whose replay does not run this again
         scope.begun.discard(place.segment)
         raise
     finally:
@@ -254,7 +254,7 @@ def _ending(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run a call at whose end some tensors have left the device."""
+    """Run a call, and let the device wait at its end for the copies that must be done by then."""
     result = run(args, kwargs)
     _end(scope, key, result)
     return result

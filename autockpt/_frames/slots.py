@@ -1,7 +1,7 @@
 """What autograd holds in place of a tensor that a segment saves.
 
     Slot        the tensor is dropped; the frame's replay makes it again
-    OwnedSlot   the tensor is a parameter or a buffer, or a view of one: that is held
+    OwnedSlot   the tensor is a parameter or a buffer, or a view of one; the parameter or buffer is held
 
 This code runs once or twice for every saved tensor. So a few lines are repeated, to save a function call.
 """
@@ -65,8 +65,8 @@ class Slot:
 
     Attributes:
         frame: brings it back.
-        value: the tensor that the replay made. It lives until the slot dies, or until a backward that keeps its graph
-            reads it. A later backward replays again.
+        value: the tensor that the replay made. The slot holds it until it is freed itself, or until a backward that
+            keeps its graph reads the value. A later backward replays again.
         given: number of the backward that keeps its graph and has read the value; None if there is none.
         expected: what forward saved here, if it is compared with what the replay makes.
     """
@@ -144,7 +144,7 @@ class Slot:
 
 
 class OwnedSlot:
-    """A saved tensor that shares storage with a parameter or buffer: holds that one, and how forward viewed it."""
+    """Stands for a saved tensor in the storage of a parameter or buffer: holds that, and how forward viewed it."""
 
     __slots__ = ("_owner", "_version", "_view")
 
@@ -154,12 +154,12 @@ class OwnedSlot:
         self._view: Any = None
         if tensor is owner:
             return
-        # As `reads_alike`, and as `local` for what is whole.
+        # As `reads_alike`, and as `local` for a tensor that is not distributed.
         alike = (
             tensor.dtype is owner.dtype and tensor.is_conj() is owner.is_conj() and tensor.is_neg() is owner.is_neg()
         )
         if alike and (type(owner) in _WHOLE or _torch_private.local(owner) is owner):
-            self._view = tensor.shape, tensor.stride(), tensor.storage_offset()  # what has a storage has strides
+            self._view = tensor.shape, tensor.stride(), tensor.storage_offset()  # a tensor with a storage has strides
         else:
             self._view = tensor.detach()
 

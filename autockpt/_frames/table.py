@@ -1,4 +1,4 @@
-"""What a plan is at run time: what becomes of which call, by its key."""
+"""A plan at run time: what happens to each call, by its key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .unplanned import UnplannedCalls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a call stands that is recomputed.
+    """The place of a call in its segment, and what the frames of the segment need to know of it.
 
     Attributes:
         segment: number of the segment.
@@ -26,13 +26,13 @@ class Place:
             is no member.
         linked: whether the recorded call took a result of an earlier call of the segment as it was.
         selective: whether the segment has units that a replay does not run.
-        offload: what waits off the device: the segment's ``boundary``, or what the call ``saved``, which then is not
-            recomputed; None for nothing.
-        until: call at whose end that has left the device, and as whose backward begins it comes back; None where all
-            waits for it.
-        cut: level of the part of the segment that begins with the call; 0 where none does.
-        unread: attributes whose tensors its replay does not need where forward overwrites them.
-        inner: what becomes of the calls inside the call when it is replayed; None where they all run plain.
+        offload: what waits off the device: the segment's ``boundary``, or what the call ``saved``. In the second case
+            the call is not recomputed. None if nothing waits.
+        until: call at whose end the copies off the device must be done. The copies back begin with its backward. None
+            if the device waits for each copy at once.
+        cut: level of the part of the segment that begins with the call; 0 if no part begins there.
+        unread: attributes whose tensors its replay does not need, if forward overwrites them.
+        inner: what happens to the calls inside the call when it is replayed; None if they all run plain.
     """
 
     segment: int
@@ -49,10 +49,10 @@ class Place:
 
 
 class Replayers(Protocol):
-    """Gives every frame of a plan what replays it.
+    """Gives every frame of a plan its replayer.
 
     Attributes:
-        refused: numbers of the segments that are kept, since a replay of them went wrong.
+        refused: numbers of the segments that are kept because one of their replays went wrong.
     """
 
     @property
@@ -62,7 +62,7 @@ class Replayers(Protocol):
         """Begin another forward of the model."""
 
     def replayer(self, segment: int) -> Replayer:
-        """Return what replays the next frame of a segment, by its number."""
+        """Return the replayer of the next frame of a segment, by the segment's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class Table:
         members: the calls that are recomputed, torch functions of a caller's own code among them.
         units: what their replays do not run.
         names: names of the modules that `members` has calls of.
-        replayers: gives frames what replays them; None where nothing is compared.
-        unplanned: tells the calls that the plan does not know.
+        replayers: gives frames their replayers; None if nothing is compared.
+        unplanned: tells which calls the plan does not know.
         stash: where tensors wait that the plan moves.
-        ends: calls at whose end some of them have left the device.
-        around: by number of a segment, what goes around the replayers of its frames; most have nothing.
+        ends: calls at whose end some copies to the stash must be done.
+        around: by number of a segment, what wraps the replayers of its frames. Most segments have no entry.
     """
 
     plan: Plan | None = None
@@ -95,13 +95,13 @@ class Table:
 
 
 class Handle:
-    """What the patched forwards of a model have in common, from `apply` to `remove`: copies and pickles take it along.
+    """What the patched forwards of a model share from `apply` to `remove`. Copies and pickles of the model include it.
 
     Attributes:
         table: what they do now. A new plan is a new table.
-        patched: the modules that have one, by name; whether each had a `forward` of its own before.
+        patched: by name of each patched module, whether it had a `forward` of its own before.
         roots: names of the modules whose forwards the user's loop calls.
-        watched: what goes around the replayers of frames, for whoever watches replays; None for nothing.
+        watched: wraps the replayers of all frames, for code that watches replays; None if no code does.
     """
 
     __slots__ = ("patched", "roots", "table", "watched")

@@ -20,10 +20,10 @@ Function: TypeAlias = Callable[..., Any]
 
 
 class MeetsUnits(Protocol):
-    """Meets the units of the member that runs: a recorder of them in forward, and later a replay.
+    """Handles the units of the member that runs: a recorder of units in forward, and later a replay.
 
     Attributes:
-        handle: that of the model.
+        handle: the `Handle` of the model.
         planned: the units of its plan.
     """
 
@@ -65,7 +65,7 @@ class OwnCode(TorchFunctionMode):
     """Sees the torch functions that one call's own code calls.
 
     Args:
-        handle: that of the model.
+        handle: the `Handle` of the model.
 
     Attributes:
         handle: the same.
@@ -80,15 +80,15 @@ class Scope:
     """One call of a parent, within which members join a frame.
 
     Attributes:
-        handle: that of the model.
+        handle: the `Handle` of the model.
         table: its table when the root was called.
         key: the call's key.
         counts: calls so far within the root's call, by qualified name; shared by all scopes of it.
         begun: segments of which a call has run within the root's call; shared likewise.
         open: the frame that the next member may join.
         inside: whether a member is running, so that what it calls runs plain.
-        underway: what leaves the device, by the call at whose end it is gone; shared likewise.
-        records: makes frames, where a replay runs; None in a forward.
+        underway: copies off the device, by the call at whose end they must be done; shared likewise.
+        records: makes frames in a replay; None in a forward.
     """
 
     __slots__ = ("begun", "counts", "handle", "inside", "is_root", "key", "open", "records", "table", "underway")
@@ -116,7 +116,7 @@ class Scope:
     def in_replay(
         cls, handle: Handle, table: Table, counts: Mapping[str, int], records: Callable[..., OpenFrame]
     ) -> Scope:
-        """Return the scope of a member that is replayed; arguments as those of `Within` and of scopes."""
+        """Return the scope of a member that is replayed; arguments as for `Within`, and `records` as in a scope."""
         scope = cls.__new__(cls)  # no forward of the root begins
         scope.handle, scope.table, scope.key, scope.records = handle, table, "", records
         scope.counts, scope.begun, scope.underway = dict(counts), set(), {}
@@ -130,7 +130,7 @@ class Scope:
         return occurrence
 
     def end(self) -> None:
-        """Note that the call is over: of what leaves the device nothing is held longer than its forward."""
+        """Note that the call is over. If it is the root's, the device waits for all copies that are not done."""
         self.end_frame()
         if self.is_root and self.underway:
             for sent in self.underway.values():
@@ -145,15 +145,15 @@ class Scope:
 
 
 class _Thread(threading.local):
-    """What runs in this thread now: all mutable state at module level.
+    """What runs in this thread now. This is all mutable state at module level.
 
     Attributes:
         scope: the innermost call of a parent.
         replays: how many replays it is in.
-        units: meets the units of the member that runs, in forward or in its replay; None where it has none.
-        watch: the function mode of the call whose own code is running, where functions of it are members or units.
+        units: handles the units of the member that runs, in forward or in its replay; None if it has none.
+        watch: the function mode of the call whose own code is running; None if no function in it is a member or unit.
         carried: counts of calls, and segments begun, in earlier forwards of the same step.
-        governor: who held the model to a budget that trained last.
+        governor: that of the planned model that trained last.
     """
 
     governor: weakref.ref[Any] | None = None
@@ -164,7 +164,7 @@ class _Thread(threading.local):
     watch: OwnCode | None = None
 
     def put_back(self, scope: Scope | None, replays: int, units: MeetsUnits | None, watch: OwnCode | None) -> None:
-        """Have what ran before a replay."""
+        """Restore what ran before a replay."""
         self.scope, self.replays, self.units, self.watch = scope, replays, units, watch
 
 
@@ -173,7 +173,7 @@ thread = _Thread()
 
 @contextmanager
 def carrying(counts: tuple[dict[str, int], set[int]]) -> Iterator[None]:
-    """Number the calls of a forward after those that the counts tell of, which go on."""
+    """Let the next forward go on with the `counts` of calls, and segments begun, of an earlier one."""
     thread.carried = counts
     try:
         yield
@@ -193,7 +193,7 @@ def is_recomputing() -> bool:
 
 
 def mismatch(table: Table, key: str, how: str) -> None:
-    """Say that the call `key` does not fit its plan: to whoever plans anew, or else in a warning."""
+    """Report that the call `key` does not fit its plan: to code that can plan anew, or else in a warning."""
     if table.unplanned.calls:
         table.unplanned.met = True
         return

@@ -1,12 +1,12 @@
-"""Units: what a member runs inside it and its replay does not run again, because it is kept or skipped.
+"""Units: calls inside a member that its replay does not run again, because they are kept or skipped.
 
     forward   norm ─▶ [up] ─▶ gelu ─▶ [down] ─▶ +        [up] kept: its result stays
     replay    norm    stays ─▶ gelu   hollow              [down] skipped: nothing needed reads its result
                └────────▶ what [up] saved of its argument
 
-They come in the same order in forward and in the replay, so each call in forward adds an entry (a unit that ran, or
-the key of any other call), and each in the replay takes the next. What a unit saves stays with autograd, as in a plain
-step, but for its own arguments: those the replay makes again.
+Units run in the same order in forward and in the replay. So each call in forward adds an entry: a unit that ran, or the
+key of any other call. Each call in the replay takes the next entry. What a unit saves stays with autograd, as in a
+plain step. Its own arguments do not: the replay makes them again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Wanted:
     Attributes:
         keys: their keys, by name and occurrence.
         count: how many there are.
-        only: the key of the first function of its name, where no other is wanted; else None.
+        only: the key of the wanted function, if there is one and it is the first of its name; else None.
     """
 
     keys: Mapping[str, Mapping[int, str]]
@@ -52,7 +52,7 @@ class PlannedUnits:
     """The units of a plan.
 
     Attributes:
-        kept: by key, whether the result of a unit is kept, or else skipped.
+        kept: by key of a unit, whether its result is kept; otherwise it is skipped.
         functions: by the key of a call, the functions of its own code that are members or units.
         inside: names of the modules that have units among their calls, or among the functions of their code.
     """
@@ -63,7 +63,7 @@ class PlannedUnits:
 
 
 class PassedOn(NamedTuple):
-    """A tensor of a unit's result that is one of its arguments: the number of that, and what was on it."""
+    """A tensor of a unit's result that is one of its arguments: the argument's number, and its Python attributes."""
 
     number: int
     tags: Tags
@@ -77,13 +77,13 @@ class UnitRun:
         key: the unit's key.
         start: number of slots in the frame when it began.
         arguments: how many tensors it was given.
-        generators: how many there were, those of the member first and then those that it was given.
-        sources: for each slot since, the argument that it is a view of, and how far behind its first element
-            it begins.
-        skipped: whether its result cannot be read.
-        result: its result, encoded; None where it is one tensor.
-        tensors: what stand for the tensors in the result.
-        random: the generators that it moved, by number since a replay may make its own, with their states after it.
+        generators: how many generators there were: first those of the member, then those among its own arguments.
+        sources: for each slot that it made, the argument that the saved tensor is a view of, and the view's offset in
+            it, in elements.
+        skipped: whether it is skipped, so that its result cannot be read.
+        result: its result, encoded; None if it is one tensor.
+        tensors: what stands for each tensor in the result.
+        random: the generators that it moved, with their states after it. By number, since a replay may make new ones.
     """
 
     key: str
@@ -112,8 +112,8 @@ class Units:
     """The units of one member's forward.
 
     Attributes:
-        handle: that of the model, to tell its calls from those of another.
-        planned: the plan's.
+        handle: the `Handle` of the model, to tell its calls from those of another model.
+        planned: the units of its plan.
         entries: what a replay finds, in order.
     """
 
@@ -123,7 +123,7 @@ class Units:
 
 
 def stand_in(tensor: Tensor, arguments: list[Tensor], *, kept: bool) -> Detached | Shape | PassedOn:
-    """Return what stands for a tensor of a unit's result, which was given `arguments`."""
+    """Return what stands for a tensor in the result of a unit that was given `arguments`."""
     for number, argument in enumerate(arguments):
         if argument is tensor:
             return PassedOn(number, tags_of(tensor))

@@ -1,4 +1,4 @@
-"""The units of a member that runs: in forward they are recorded, and what else its code calls runs as it is."""
+"""The units of a member that runs. Forward records them; what else the member calls runs plain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .thread import Function, MeetsUnits, OwnCode, Scope, thread
 from .unit import UnitRun, Units, Wanted, stand_in
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-"""Tensors that leave operators as they are; other classes may compute anything."""
+"""Classes of tensors that do not change what operators do. Other classes may compute anything."""
 
 _LINEAR = torch.nn.Linear.forward
 
@@ -27,7 +27,7 @@ class UnitRecorder:
     """Runs the units of one member's forward, and notes them for its replay.
 
     Attributes:
-        handle: that of the model.
+        handle: the `Handle` of the model.
         planned: the units of its plan.
         units: those that ran.
     """
@@ -53,9 +53,9 @@ class UnitRecorder:
         return called(self, key, forward, args, kwargs)
 
     def unit(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a unit; what it saves stays with autograd, but for what the replay has of it."""
+        """Run a unit. What it saves stays with autograd, except views of its arguments: the replay has those."""
         place = len(self._entries)
-        self._entries.append(None)  # where it raises and the member goes on, so will the replay
+        self._entries.append(None)  # if it raises and the member goes on, the replay runs it again
         given, others = arguments_of(args, kwargs)
         versions = _torch_private.versions(given)
         generators = [*self._generators, *given_among(others)] if others else self._generators
@@ -70,13 +70,13 @@ class UnitRecorder:
         finally:
             pack.inputs = None
         if versions != _torch_private.versions(given):
-            raise NotApplicable(f"{key} changes an argument in place, so that only running it again can. Recompute it.")
+            raise NotApplicable(f"{key} changes an argument in place, so a replay has to run it again. Recompute it.")
         if others:
             now: list[Tensor] = []
             encode((*args, *kwargs.values()), now)
             if list(map(id, now)) != list(map(id, given)):
                 raise NotApplicable(
-                    f"{key} changes a container that it was given, which only running it does. Recompute it."
+                    f"{key} changes a container that it was given, so a replay has to run it again. Recompute it."
                 )
         kept = self.planned.kept[key]
         made = [result] if isinstance(result, Tensor) else []
@@ -96,7 +96,7 @@ class UnitRecorder:
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Any]]:
-    """Return the tensors among arguments, and what of them is neither a tensor nor a plain value, encoded."""
+    """Return the tensors among arguments; and, encoded, those that are neither tensors nor plain values."""
     every = (*args, *kwargs.values()) if kwargs else args
     given = only_tensors(every)
     if given is not None:
@@ -106,7 +106,7 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Te
 
 
 def _moved(before: States, after: States) -> list[tuple[int, Any]]:
-    """Return the numbers of the generators that are in another state than before, with that."""
+    """Return the numbers of the generators that are in another state than before, and these states."""
     if before == after:
         return []
     return [(number, now[1]) for number, now in enumerate(after) if now != before[number]]
@@ -119,7 +119,7 @@ def as_given(tensor: Tensor) -> Tensor:
 
 
 def run_alone(run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a skipped unit: what it saves has stayed with autograd, and what it calls is its own."""
+    """Run a skipped unit in a replay. Nothing that it saves is dropped, and no call inside it counts as a unit."""
     units, thread.units = thread.units, None
     try:
         _torch_private.push_hooks(as_given, as_given)
@@ -130,7 +130,7 @@ def run_alone(run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def called(meets: MeetsUnits, key: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a call: as a unit, with the units among the functions of its own code, or plain."""
+    """Run a call: as a unit, with the functions of its own code watched for units, or plain."""
     if key in meets.planned.kept:
         return meets.unit(key, forward, args, kwargs)
     wanted = meets.planned.functions.get(key)
@@ -151,16 +151,16 @@ def called(meets: MeetsUnits, key: str, forward: Function, args: tuple[Any, ...]
 def _all_of_a_linear(
     forward: Function, wanted: Wanted, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[str, Function, tuple[Any, ...]] | None:
-    """Return the key of the function that a linear layer's own code is, that and its arguments; None for other calls.
+    """Return key, function and arguments of the one function that a linear layer calls; None for any other call.
 
-    Products are what plans keep first, and otherwise a mode would have to be on to see one.
+    Plans keep matrix products first. Without this, a function mode would have to be on to see each of them.
     """
     if wanted.only is None or kwargs or len(args) != 1 or getattr(forward, "__func__", None) is not _LINEAR:
         return None
     layer, function = forward.__self__, torch.nn.functional.linear  # type: ignore[attr-defined]
     if type(layer) is not torch.nn.Linear or function_name(function) not in wanted.keys:
         return None
-    if _torch_private.transforms_active():  # as for those that a mode sees
+    if _torch_private.transforms_active():  # as in `FunctionWatch`
         return None
     return wanted.only, function, (*args, layer.weight, layer.bias)
 
@@ -168,12 +168,12 @@ def _all_of_a_linear(
 class FunctionWatch(OwnCode):
     """Sees the torch functions that one call's own code calls: outermost ones only, and none inside its children.
 
-    Every function goes by here, most of them for nothing, so what can be known before is in the table.
+    Every function passes through here, and most are not wanted. So whatever can be known before is in the table.
 
     Args:
-        handle: that of the model.
+        handle: the `Handle` of the model.
         wanted: functions that are looked for.
-        run: runs those: is given the key, the function, and its arguments.
+        run: runs a wanted function, given its key, itself, and its arguments.
     """
 
     def __init__(
@@ -187,10 +187,10 @@ class FunctionWatch(OwnCode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if thread.watch is self and self._left:  # else a child is running, or all have been
+        if thread.watch is self and self._left:  # else a child is running, or all wanted functions have run
             name = function_name(func)
             keys = self._keys.get(name)
-            if keys is not None and not _torch_private.transforms_active():  # those a transform calls count for nobody
+            if keys is not None and not _torch_private.transforms_active():  # calls by a transform are not counted
                 occurrence = self._counts.get(name, 0)
                 self._counts[name] = occurrence + 1
                 key = keys.get(occurrence)

@@ -1,6 +1,6 @@
-"""Unplanned calls: no recorded step made them, as where the depth is drawn or the data decides it.
+"""Unplanned calls: no recorded step made them. A model makes such calls if random numbers or data decide its depth.
 
-A plan counts on nothing that they hold. So what they save waits elsewhere, as all does in a step that is recorded.
+A plan has no memory for what they save. So their saved tensors wait in a stash, as all do in a spilled step.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from .._stash.spilled_step import SpilledStep
 
 @dataclass(slots=True)
 class UnplannedCalls:
-    """Tells the calls that a plan does not know.
+    """Tells which calls a plan does not know.
 
     Attributes:
-        calls: how often each module is called in the step that the plan is for, by name; empty where nobody can tell.
-        met: whether another call was made, or a known one at another place.
+        calls: by name of a module, how often it is called in the step that the plan is for. Empty if not known.
+        met: whether an unplanned call was made, or a planned one did not fit its place.
     """
 
     calls: Mapping[str, int] = field(default_factory=dict)
     met: bool = False
 
     def has(self, name: str, occurrence: int) -> bool:
-        """Whether it is such a call: the module's number `occurrence` of a step, counted from 0."""
+        """Whether a module's call is unplanned: the call number `occurrence` of a step, counted from 0."""
         return bool(self.calls) and occurrence >= self.calls.get(name, 0)
 
     def take_met(self) -> bool:
-        """Return whether a call was made since the last time that the plan does not know so."""
+        """Return whether `met` was set since the last time."""
         met, self.met = self.met, False
         return met
 
     def run(self, forward: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run such a call: `forward` is the module's own."""
+        """Run an unplanned call; `forward` is the module's own."""
         self.met = True
         call = functools.partial(forward, *args, **kwargs)
         state = (*module.parameters(), *tensors((args, kwargs)))
-        if not state or why_unrepeatable(module):  # a tensor that is written after it was saved cannot wait elsewhere
+        if not state or why_unrepeatable(module):  # a tensor that is written after it was saved cannot wait in a stash
             return call()
         return SpilledStep(module, state[0].device, ()).forward((), call)

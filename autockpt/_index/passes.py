@@ -26,7 +26,7 @@ class Passes:
 
     Attributes:
         keeping: by pass, whether it kept its graph.
-        of_step_keeping: the same of those passes that are not inside others.
+        of_step_keeping: the same, without passes that run inside other passes.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -47,9 +47,9 @@ class Passes:
         self.of_step_keeping = [keeps for keeps, own in zip(self.keeping, of_step, strict=True) if own]
 
     def fills(self, slots: Sequence[int]) -> dict[int, dict[int, int]]:
-        """Return, by tick of each replay of a segment, the saves that it fills, each with the tick it ends at.
+        """Return, by tick of each replay of a segment, the saves that it fills, and at which tick each is freed.
 
-        In order; empty if backward reads none of the saves. O(saves × backward passes).
+        The replays are in order. There is none if backward reads none of the saves. O(saves × backward passes).
 
         Args:
             slots: the saves that a replay of the segment can fill.
@@ -84,10 +84,10 @@ class Passes:
         return max((over, *(self._saves.release[i] for i in slots))) if self.keeping[self.at(last)] else over
 
     def _until(self, save: int, filled: int) -> int:
-        """Return the tick until which a save lives that a replay fills at tick `filled`.
+        """Return the tick at which a save is freed that a replay fills at tick `filled`.
 
-        That is when a pass that keeps its graph has read it, or later, when the nodes that the pass made of it are
-        gone. If no such pass reads it, that is when autograd releases it.
+        If a pass that keeps its graph reads it, that is after the read, or later, when the nodes that the pass made
+        with it are gone. If no such pass reads it, autograd releases it.
         """
         read = min((r for r in self.reads(save) if r >= filled and self.keeping[self.at(r)]), default=-1)
         if read < 0:
@@ -95,7 +95,7 @@ class Passes:
         return max(self.read_over(read, save), self._lasts.get((save, self.at(read)), 0))
 
     def reads(self, save: int) -> list[int]:
-        """Return the ticks at which passes first read a save, one for each that did."""
+        """Return the tick of each pass's first read of a save. Passes that do not read it have none."""
         return [tick for tick in (self._saves.unpack[save], *self._again.get(save, ())) if tick < self._ticks]
 
     def at(self, tick: int) -> int:
@@ -113,9 +113,10 @@ class Passes:
         return ends
 
     def _keeps(self, number: int) -> bool:
-        """Whether a pass kept its graph: it released nothing before its last read. Else each node releases.
+        """Whether a pass kept its graph. Then it released nothing before its last read; otherwise every node releases.
 
-        Where a pass reads what one node saved, its own release comes after its last read, too: it comes in the pass.
+        If a pass reads the saves of one node only, any release comes after its last read. Such a pass kept its graph if
+        the release comes after the pass.
         """
         read = [(tick, i) for tick, i in self._reads if self.at(tick) == number]
         if not read:

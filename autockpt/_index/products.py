@@ -10,10 +10,10 @@ PRODUCTS = frozenset((
     "rnn_tanh", "rnn_relu",
 ))
 # fmt: on
-"""Names of operators, and of functions where a profile has no operators of their own."""
+"""Names of operators, and of functions that a profile may list in place of their operators."""
 
 PARTS = ("conv", "attention", "attn", "_rnn")
-"""Parts of the names of further such operators: ``cudnn_convolution``, ``_scaled_dot_product_flash_attention``."""
+"""Parts of names: of further such operators, as ``cudnn_convolution`` or ``_scaled_dot_product_flash_attention``."""
 
 
 def multiplies(operator: str) -> bool:

@@ -1,4 +1,4 @@
-"""A profile laid out for looking things up: what each call of its tree saves, makes, changes and takes. No torch."""
+"""A profile with indexes for fast look-ups: what each call of its tree saves, makes, changes and takes. No torch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CASTS = "aten._to_copy."
 
 Ints = npt.NDArray[np.int64]
 Members = tuple[int, ...]
-"""Sibling calls in forward order, by node: what a segment runs again together."""
+"""The calls of a segment as nodes: siblings, in forward order."""
 
 
 class Index:
-    """A profile laid out for looking things up.
+    """A profile with indexes for fast look-ups. A run is a row of sibling calls that may become a segment.
 
     Attributes:
         profile: the profile.
@@ -36,18 +36,18 @@ class Index:
         call_nodes: by call of the profile, its node.
         children: by node, the calls that it makes.
         functions: by torch function of the profile, its node; in ascending order.
-        refused: why a node cannot run again, by node.
-        lonely: why a call cannot be in a run with other calls, by node.
-        units: calls of units of FSDP2 whose gathers are known, so that they can even so.
-        refused_results: why the results of a function, or of a call, cannot be handed out by a replay, by node.
+        refused: by node, why it cannot run again.
+        lonely: by node, why the call cannot be in a run with other calls.
+        units: calls of FSDP2 units whose gathers are known. They can be in such a run although they are `lonely`.
+        refused_results: by node of a function or call, why a replay cannot hand out its results.
         bytes: by tensor, its size.
         birth: by tensor, the tick of its allocation.
         natural: by tensor, the tick from which only saves keep it alive.
-        birth_node: by tensor, the innermost node in which it was born; -1 outside of forwards.
+        birth_node: by tensor, the innermost node that allocated it; -1 if that was outside of forwards.
         save_nodes: by save, the node that made it.
         op_nodes: by operator, the node that ran it.
         operating: nodes that ran operators other than views.
-        seconds: by node, forward seconds, those of a module call the median over identical ones.
+        seconds: by node, its forward seconds; for a module call, the median over identical calls.
         changing: module calls that change buffers.
         foreign: module calls that run operators outside any torch function, as a custom autograd function does.
         multiplying: nodes that multiply matrices or convolve.
@@ -91,7 +91,7 @@ class Index:
         return [self.functions[f] if f >= 0 else self.call_nodes[c] for f, c in zip(functions, calls, strict=True)]
 
     def in_forward(self, ticks: Ints) -> npt.NDArray[np.bool_]:
-        """Whether each of some ticks lies in a forward, and not in a backward or after it."""
+        """Return, for each tick, whether it lies in a forward, and not in a backward or after it."""
         found: npt.NDArray[np.bool_] = ticks < self.profile.forward_ticks
         for start, stop in self.profile.late_forwards:
             found |= (start <= ticks) & (ticks < stop)
@@ -103,7 +103,7 @@ class Index:
 
     @functools.cached_property
     def writes(self) -> dict[int, list[int]]:
-        """By node, the tensors that its own operators change in place, and that were not born in it."""
+        """By node, the tensors that its own operators change in place, except those that a function itself made."""
         found: dict[int, list[int]] = defaultdict(list)
         for node, written in zip(self.op_nodes, self.profile.ops.writes, strict=True):
             found[node] += (t for t in written if not self.is_function(node) or self.birth_node[t] != node)
@@ -142,7 +142,7 @@ class Index:
 
     @functools.cached_property
     def births(self) -> list[int]:
-        """`birth_node` as a list of Python ints."""
+        """`birth_node` as a list of Python ints; see `bytes_of`."""
         found: list[int] = self.birth_node.tolist()
         return found
 
@@ -159,7 +159,7 @@ class Index:
         return self.profile.functions.makes[self.nodes[function].function]
 
     def is_free(self, function: int) -> bool:
-        """Whether a torch function is a view or a look at shapes: it costs nothing, and runs on hollow tensors too."""
+        """Whether a torch function only makes a view or reads shapes. It costs nothing, and works on hollow tensors."""
         functions, f = self.profile.functions, self.nodes[function].function
         if functions.makes[f] or functions.mutates[f]:
             return False
@@ -173,18 +173,18 @@ class Index:
         return not (functions.alias[f] or functions.mutates[f] or function in self.refused_results)
 
     def is_inside(self, function: int, members: Members) -> bool:
-        """Whether a function is called by a member's module or one inside it, and not by one handed to a member."""
+        """Whether a function's caller is a member's module or lies in it; modules handed to a member do not count."""
         caller, *owners = (self.nodes[n].key.rpartition("#")[0] for n in (self.nodes[function].parent, *members))
         return any(not owner or f"{caller}.".startswith(f"{owner}.") for owner in owners)
 
     def _slices(self, members: Members, nodes: list[int]) -> Iterator[slice]:
-        """Yield, by member, the slice of `nodes`, which ascend, that lies in it."""
+        """Yield, for each member, the slice of `nodes` that lies in it. `nodes` are in ascending order."""
         for member in members:
             low = bisect.bisect_left(nodes, member)
             yield slice(low, bisect.bisect_left(nodes, self.nodes[member].stop, low))
 
     def within(self, members: Members, nodes: list[int]) -> list[int]:
-        """Those of `nodes`, which ascend, that lie in the members. Nodes between the members are left out."""
+        """Return those `nodes` that lie in the members, and not between them. `nodes` are in ascending order."""
         return [node for part in self._slices(members, nodes) for node in nodes[part]]
 
     def saves_of(self, members: Members) -> list[int]:
@@ -201,7 +201,7 @@ class Index:
         return self.member_of(members, node) >= 0
 
     def born_in(self, members: Members, until: int) -> Ints:
-        """Tensors born in the members before a tick."""
+        """Tensors that the members allocate before a tick."""
         first, stop = self.nodes[members[0]], self.nodes[members[-1]].stop
         low, high = np.searchsorted(self.birth, (first.enter, until))
         born = self.birth_node[low:high]
@@ -257,7 +257,7 @@ class Index:
         return False
 
     def reason(self, members: Members) -> str:
-        """Why a run cannot be replayed exactly; empty where it can."""
+        """Why a run cannot be replayed exactly; empty if it can."""
         for member in members:
             if member in self.refused:
                 return self.refused[member]
@@ -270,8 +270,8 @@ class Index:
     def begins(self, node: int, tick: int) -> bool:
         """Whether a call has done anything before a tick.
 
-        Operators save their arguments before they run, and their results after: a torch function that has allocated
-        nothing yet, and changes nothing older in place, has not run.
+        Operators save their arguments before they run, and their results after. So a torch function that is open at the
+        tick, has allocated nothing yet, makes no view and changes nothing in place has not run.
         """
         call, functions = self.nodes[node], self.profile.functions
         if call.function < 0 or not call.enter < tick < call.exit:
@@ -281,7 +281,7 @@ class Index:
 
     @functools.cached_property
     def partial_seconds(self) -> dict[tuple[int, int], float]:
-        """Median over identical module calls of the seconds from their begin to the last save, by call and save."""
+        """By module call and its last save, the seconds from beginning to save: medians over identical calls."""
         saves = self.profile.saves
         groups: dict[tuple[str, int], list[tuple[int, int, float]]] = defaultdict(list)
         for number in self.call_nodes:

@@ -48,7 +48,7 @@ class Node(NamedTuple):
         outputs: tensors of this step that went out.
         draws: whether the state of a random generator changed.
         record: the module call; for a function, that of its caller.
-        function: its row in the table of functions, -1 where it is a module call.
+        function: its row in the table of functions; -1 for a module call.
     """
 
     key: str
@@ -105,7 +105,7 @@ def make_tree(profile: Profile, call_nodes: list[int], function_nodes: list[int]
 
 
 def seconds_of(profile: Profile, nodes: Sequence[Node]) -> list[float]:
-    """Return forward seconds by node, those of a module call the median over identical ones."""
+    """Return forward seconds by node; for a module call, the median over identical calls."""
     by_signature: dict[str, list[float]] = defaultdict(list)
     for call in profile.calls:
         by_signature[call.signature].append(call.forward_seconds)

@@ -1,6 +1,6 @@
-"""Units of FSDP2 whose parameters a replay of several calls has to gather again. No torch.
+"""FSDP2 units whose parameters a replay of several calls has to gather again. No torch.
 
-backward   ... │ hooks gather unit 3, and ask for 2 │ replay of 1 to 3: gather 1, let go, unpack 2, 3 is here │ ...
+backward   ... │ hooks gather unit 3, prefetch 2 │ replay of 1 to 3: gather 1, free it, wait for 2; 3 is gathered │ ...
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from .._data.world import UnitRecord
 
 
 class Gather(NamedTuple):
-    """What a replay does before it runs a call of a unit that is not here.
+    """What a replay gathers before it runs a call of a unit whose parameters are sharded at that time.
 
     Attributes:
-        whole_bytes: of its parameters, once they are here.
-        bringing_bytes: in which they come, until they are.
-        asked: whether these stand as the replay begins: its parameters are on their way, and stay after the call.
-        seconds: what a gather takes, where nothing was asked for yet.
+        whole_bytes: bytes of its gathered parameters.
+        bringing_bytes: bytes that the all-gather fills. They are freed once the parameters are whole.
+        asked: whether hooks had begun the all-gather before the replay. Then `bringing_bytes` are allocated already,
+            and the parameters stay gathered after the call.
+        seconds: how long the gather takes; 0 if it was asked for.
     """
 
     whole_bytes: int
@@ -30,11 +31,11 @@ class Gather(NamedTuple):
 
 
 class UnitsAway:
-    """The calls of a profile that are units.
+    """The calls of a profile that are FSDP2 units.
 
     Args:
         profile: the profile.
-        call_nodes: by call of it, its node.
+        call_nodes: by call of the profile, its node.
     """
 
     def __init__(self, profile: Profile, call_nodes: Sequence[int]) -> None:

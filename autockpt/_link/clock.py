@@ -1,4 +1,4 @@
-"""Seconds at the ticks of a recorded step: those of forward were recorded, those of backward are in proportion."""
+"""Seconds at the ticks of a recorded step: recorded in forward, in proportion to them in backward."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .._data.profile import Profile
 class StepClock:
     """Tells when a tick of the plain step is, in seconds from its beginning.
 
-    Backward takes what the step took besides forward, and is not timed read by read: what was saved late in forward is
-    read early, in proportion.
+    Backward gets the step's seconds less those of forward. Its reads have no recorded times, so they are spread in
+    proportion: a tensor that was saved late in forward is read early in backward.
 
     Args:
         profile: the recorded step.

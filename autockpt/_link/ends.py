@@ -1,10 +1,10 @@
-"""At the end of which call a tensor may have left the device, and when its way back begins then.
+"""Calls at whose end a tensor may have left the device, and the tick at which its way back then begins.
 
     h.3            packs a                              reads a
     h.4, h.5       │ end of h.5: a is gone ... ╎ backward of h.5 begins: a is fetched │
 
-What a segment runs again inside itself ends nothing, so a call can wait for itself, for the calls around it, and for
-later siblings of these: no other segment of its plan lies around those without it.
+A call inside a recomputed segment cannot be such an end. So a call's tensors wait for the calls around it, for its
+later siblings, or for theirs. No segment can lie around one of these and not around the call itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import bisect
 from .._data.profile import Profile
 
 LONG = 1 / 16
-"""Share of forward from which on calls inside a call count, and not the call as a whole."""
+"""Calls make a row of ends. One that takes at least this share of forward is replaced in it by the calls inside it."""
 
 
 class Ends:
@@ -25,7 +25,8 @@ class Ends:
 
     Attributes:
         gone: by call, the tick at which it ends in forward.
-        fetched: by call, a tick that comes right before its backward begins; the end of forward where none does.
+        fetched: by call, the tick of the last read or release before its backward begins, or the end of forward if that
+            is later. 0 for a call without reads in backward.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -54,7 +55,7 @@ class Ends:
 
     @staticmethod
     def _own_releases(profile: Profile) -> dict[int, set[int]]:
-        """By tick, the calls of which something that no backward reads is let go of then, as it begins."""
+        """Return, by tick, the calls that then release a save which no backward reads: as their backward begins."""
         found: dict[int, set[int]] = {}
         saves = profile.saves
         for call, unpack, release in zip(saves.call, saves.unpack, saves.release, strict=True):
@@ -72,7 +73,10 @@ class Ends:
         return [each for child in inside for each in self._split(child, long_seconds)]
 
     def of(self, call: int) -> list[int]:
-        """Calls that one may wait for, the first to end first."""
+        """Return the calls that tensors of `call` may wait for, by when they end.
+
+        Shorter calls than those of the row (see `LONG`) are left out; calls that contain calls of the row are not.
+        """
         found, around = set[int](), call
         while around > 0:
             if around != call and self._reads[around]:

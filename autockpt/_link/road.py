@@ -1,4 +1,4 @@
-"""The copies of a plan, one after the other each way, and how long the device waits for them.
+"""A plan's copies, one after another in each direction, and how long the device waits for them.
 
 device     │ pack a │ pack b │ ... │ end: a, b gone │ ............ │ fetch b, a │ ... │ read b │ read a │
 out            └─ a ────┬─ b ────────┐ in time
@@ -22,14 +22,14 @@ from .ends import Ends
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trip:
-    """A storage that goes to the host and comes back, in ticks of the plain step.
+    """A storage that is copied to the host and back, in ticks of the plain step.
 
     Attributes:
-        tensor: which.
-        bytes: of it.
-        packed: when it is there, and its copy may begin.
-        read: when it is wanted.
-        release: when it is let go of after that.
+        tensor: its number.
+        bytes: its size.
+        packed: when it is saved. Its copy may begin then.
+        read: when it is read.
+        release: when it is released after that.
     """
 
     tensor: int
@@ -45,7 +45,7 @@ class Move:
 
     Attributes:
         trips: in the order in which they begin.
-        until: call at whose end they are over; None where the device waits for each.
+        until: call at whose end all copies to the host are done. None if the device waits for each copy at once.
     """
 
     trips: tuple[Trip, ...]
@@ -53,17 +53,22 @@ class Move:
 
 
 class Window(NamedTuple):
-    """A while in which the link takes so many bytes one way; and what of each move has to pass in it, by number."""
+    """A span of time on the link in one direction.
+
+    Attributes:
+        most_bytes: what the link can copy in it.
+        bytes: by number of a move, what the move has to copy in it.
+    """
 
     most_bytes: int
     bytes: dict[int, int]
 
 
 SHORT = 4
-"""There is a window of up to so many ends from each on, and of longer ones, by powers of two, from every half on."""
+"""Windows of up to so many ends begin at every end. Longer ones double in length, and begin at each half of it."""
 
 EVENTS = PACK, GONE, FETCH, READ, REPLAY = range(5)
-"""In the order in which they come at one tick."""
+"""The order of events at one tick."""
 
 
 class Road:
@@ -71,10 +76,10 @@ class Road:
 
     Args:
         profile: the step.
-        offload: says how fast the link is.
+        offload: has the rates of the link.
 
     Attributes:
-        ends: calls that a move may wait for.
+        ends: the calls that a move may wait for.
     """
 
     def __init__(self, profile: Profile, offload: Offload) -> None:
@@ -85,21 +90,21 @@ class Road:
         return trip.read if move.until is None else min(self.ends.fetched[move.until], trip.read)
 
     def gone(self, move: Move, trip: Trip) -> int:
-        """Tick from which a trip's storage does not stand on the device."""
+        """Tick from which a trip's storage is no longer on the device."""
         return trip.packed if move.until is None else max(self.ends.gone[move.until], trip.packed)
 
     def has_time(self, move: Move) -> bool:
-        """Whether a move is in time where nothing else uses the link."""
+        """Whether a move makes nobody wait if nothing else uses the link."""
         return bool(move.trips) and self.waiting_seconds([move], ()) <= 0.0
 
     def waiting_seconds(self, moves: Sequence[Move], replays: Iterable[tuple[int, float]]) -> float:
-        """Return how long the device waits for the copies of a plan, which go in the order in which they are asked for.
+        """Return how long the device waits for a plan's copies. Each direction copies in the order of the requests.
 
         Exact for the recorded seconds; O(trips × log trips).
 
         Args:
-            moves: what it moves.
-            replays: what it runs again, each by its tick, with its seconds: copies go on meanwhile.
+            moves: what the plan moves.
+            replays: tick and seconds of each replay. Copies go on during replays.
         """
         shift = waited = 0.0
         free = {PACK: 0.0, FETCH: 0.0}
@@ -120,7 +125,7 @@ class Road:
     def _events(
         self, moves: Sequence[Move], replays: Iterable[tuple[int, float]]
     ) -> Iterator[tuple[int, int, int, int, float]]:
-        """Tick, event, order among its like, number of the trip, and bytes or seconds."""
+        """Yield tick, event, order among events of its kind at the tick, number of the trip, and bytes or seconds."""
         pairs = sorted(((move, trip) for move in moves for trip in move.trips), key=lambda pair: pair[1].packed)
         for number, (move, trip) in enumerate(pairs):
             yield trip.packed, PACK, number, number, trip.bytes
@@ -131,9 +136,9 @@ class Road:
             yield tick, REPLAY, 0, -1, seconds
 
     def windows(self, moves: Sequence[Move | None]) -> list[Window]:
-        """Return what the link can take in each while that matters to some moves, None for what is none.
+        """Return the windows that some moves have to copy in. An entry of `moves` that is None moves nothing.
 
-        Necessary for no wait at all, and nearly sufficient; O(moves × windows around each).
+        That all windows suffice is necessary for no wait at all, and nearly sufficient. O(moves × windows around each).
         """
         rows = sorted({move.until for move in moves if move and move.until is not None}, key=self.ends.gone.__getitem__)
         gone, fetched = ([column[each] for each in rows] for column in (self.ends.gone, self.ends.fetched))
@@ -160,7 +165,7 @@ class Road:
 
 
 def _around(first: int, last: int, count: int) -> Iterator[tuple[int, int]]:
-    """Windows of so many ends that hold all from the first to the last; each by its own first and last."""
+    """Yield the windows that hold the ends `first` to `last`, of `count` in all; each as its own first and last end."""
     for begin in range(max(last - SHORT + 1, 0), first + 1):
         for end in range(last, min(begin + SHORT, count)):
             yield begin, end

@@ -1,7 +1,8 @@
-"""Plans that move tensors beside the computing: how long they wait for the link, and a search that knows what it takes.
+"""Plans that move tensors while the device computes: how long they wait for the link, and a search for better ones.
 
-A window of the link is stated as one more step of the problem, in which a move stands with its bytes, and the base
-leaves as much below the budget as the window takes. So whatever solves the problem keeps to both, and knows of no link.
+Each window of the link becomes one more step of the problem. In that step a move counts the bytes that it copies in the
+window. The step's base bytes are the budget less what the window takes. So any solver keeps to the budget and to the
+windows, and needs to know of no link.
 
     steps     forward ... backward | link out, h.3 to h.5 | link back, h.3 to h.5 | ...
     level     memory ≤ budget      | budget - what it takes + what passes in it ≤ budget
@@ -28,24 +29,27 @@ from ..solvers.problem import Addition, Problem, Solution, Step
 from .road import Move, Road
 
 FULL, APART, TRIES = 0.85, 0.15, 2
-"""How full windows may get in the first search: the fuller, the cheaper, and the longer the device waits. So much less
-in the next one where it waits, and more where it does not."""
+"""How full windows may get in the first search, how much this changes for the next, and how many searches there are.
+
+Fuller windows make cheaper plans, and longer waits. So the next search fills them less if the device waited, and more
+if it did not.
+"""
 
 SHARE = 0.6
-"""Of the time the first search has this part."""
+"""The first search has this share of the time."""
 
 LITTLE = 0.02
-"""Share of what moving gains up to which waiting is not worth another search."""
+"""The device counts as not waiting if it waits for at most this share of the seconds that moving saves."""
 
 
 class Moving(Protocol):
-    """What a candidate stands for: a segment, when its replay runs, and what it moves.
+    """A candidate: a segment, when its replay runs, and what it moves.
 
     Attributes:
-        segment: with its seconds.
-        tick: of its first replay.
-        move: what goes over the link, if anything does.
-        waits_seconds: of the segment's, those in which the step would wait if nothing else went over the link.
+        segment: the segment, with its seconds.
+        tick: when its first replay runs.
+        move: what it copies over the link; None if nothing.
+        waits_seconds: how many of the segment's seconds the step would wait if nothing else used the link.
     """
 
     @property
@@ -62,7 +66,10 @@ Each = TypeVar("Each", bound=Moving)
 
 
 def more_seconds(road: Road | None, chosen: Sequence[Moving]) -> float:
-    """Return how much longer than the sum of its segments a plan takes: they count waits as if each were alone."""
+    """Return the seconds that a plan takes beyond those of its segments: each counts waits as if it had the link alone.
+
+    It is below 0 if the copies of several segments together wait less.
+    """
     moves = [each.move for each in chosen if each.move is not None]
     if road is None or not moves:
         return 0.0
@@ -71,7 +78,7 @@ def more_seconds(road: Road | None, chosen: Sequence[Moving]) -> float:
 
 
 def with_waits(road: Road | None, replays: Sequence[Moving], solution: Solution) -> Solution:
-    """Return a solution among candidates with what the device waits for the link."""
+    """Return a solution whose seconds include those that the device waits for the link."""
     more = more_seconds(road, [replays[i] for i in solution.chosen])
     return replace(solution, recompute_seconds=max(solution.recompute_seconds + more, 0.0)) if more else solution
 
@@ -79,7 +86,7 @@ def with_waits(road: Road | None, replays: Sequence[Moving], solution: Solution)
 def with_windows(
     road: Road | None, replays: Sequence[Moving], problem: Problem, budget_bytes: int, full: float = 1.0
 ) -> Problem:
-    """State what the link takes as steps behind all others; the problem as it is where no copies run beside."""
+    """Return the problem with the windows of the link as steps after all others; unchanged if there is no `road`."""
     if road is None:
         return problem
     n_steps, more = len(problem.steps), list[Step]()
@@ -97,7 +104,7 @@ def with_windows(
 
 
 def _with_bases(columns: Columns, problem: Problem) -> Columns:
-    """Return the columns of a problem that differs from theirs in the bases of its steps alone."""
+    """Return `columns` for a problem that differs from theirs only in the base bytes of its steps."""
     found, judge = copy.copy(columns), copy.copy(columns.judge)
     judge.problem, judge.base_bytes = problem, np.array([step.base_bytes for step in problem.steps])
     found.judge, found.base_bytes = judge, columns.base_bytes + judge.base_bytes - columns.judge.base_bytes
@@ -105,14 +112,14 @@ def _with_bases(columns: Columns, problem: Problem) -> Columns:
 
 
 class Search(Generic[Each]):
-    """Looks for plans that move tensors beside the computing, among some candidates.
+    """Looks among candidates for plans whose copies overlap with compute.
 
     Args:
-        road: the link; None where the step waits for every move.
-        replays: the candidates, those of a plan to begin with among them.
-        problem: they as a problem.
-        state: states others as a problem.
-        later: returns a candidate with later ends for its move.
+        road: the link. None if the step waits for every move.
+        replays: the candidates, including those of the plan that a search begins with.
+        problem: the problem that they make.
+        state: makes the problem of other candidates.
+        later: returns a candidate's variants whose move ends later.
     """
 
     def __init__(
@@ -129,14 +136,14 @@ class Search(Generic[Each]):
     def cheaper(
         self, best: Solution, budget_bytes: int, *, solver: str, deadline: Deadline
     ) -> tuple[Sequence[Each], Solution]:
-        """Look for a plan that costs less than the best so far, and return it with the candidates that it is of.
+        """Look for a plan that costs less than the best so far. Return it, after the candidates that it chooses from.
 
-        Heuristic: the programme of `ilp` with windows of the link, then later ends for what is late there; the link
-        itself has the last word. Never above the best so far.
+        A heuristic: `ilp` searches with the windows of the link. If the device waits in what it finds, moves get later
+        ends. Waits are those of the link itself, not of its windows. The result never costs more than `best`.
 
         Args:
-            best: a plan within the budget, its waits counted.
-            budget_bytes: what it has to keep to.
+            best: a plan within the budget. Its seconds include its waits.
+            budget_bytes: the budget.
             solver: who asks; see `ilp.search`.
             deadline: when to be done.
         """
@@ -157,7 +164,10 @@ class Search(Generic[Each]):
         return known, best
 
     def _with_time(self, solution: Solution, budget_bytes: int) -> tuple[Sequence[Each], Solution]:
-        """Give moves more time as long as that is less to wait: only near the peak is there no memory for it."""
+        """Let moves end later while the peak allows it and the device waits no longer; return candidates and solution.
+
+        Only near the peak is there no memory for this.
+        """
         groups = [[self._replays[i], *self._later(self._replays[i])] for i in solution.chosen]
         rows = [(number, place) for number, group in enumerate(groups) for place in range(len(group))]
         numbers, among = {row: i for i, row in enumerate(rows)}, [groups[number][place] for number, place in rows]
