@@ -12,7 +12,7 @@ from typing import TextIO
 
 import click
 
-PIPED = 100  # columns where there is no terminal
+PIPED = 100  # columns if there is no terminal
 WIDEST = 160  # lines longer than this are hard to read
 
 

@@ -23,10 +23,10 @@ It is one linear programme, over steps s where the budget binds:
 A step gets its rows once an upper bound on its level exceeds the budget. If nothing can make t again, R_us is 0.
 
 **Why it holds for every schedule.** Take any schedule and one step s. Let h be the items alive in s, and R the units
-that run again *after* s. If backward reads an item after s, and forward is done with it, the item is in h or is made
-again: (2). If a unit runs again after s, every item that it reads is in h or is made again after s: (3). The rows say
-nothing about times other than s. So a unit may run again any number of times, and an item may be held for a part of the
-time. R has its own columns in each step: a unit that runs again early needs its inputs early, and not in later steps.
+that run again *after* s. If forward is done with an item by s, and backward reads it after s, the item is in h or is
+made again: (2). If a unit runs again after s, every item that it reads is in h or is made again after s: (3). The rows
+say nothing about times other than s. So a unit may run again any number of times, and an item may be held for a part of
+the time. R has its own columns in each step: a unit that runs again early needs its inputs early, not in later steps.
 
 Example: ``fc`` (4 s) makes an item of 8 bytes, and ``gelu`` (1 s) reads it and makes another of 8; backward reads both.
 With room for 10 of the 16 bytes, 6/8 of gelu's item are made again: 0.75 seconds. With room for 4, half of fc's item is

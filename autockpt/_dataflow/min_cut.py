@@ -3,7 +3,7 @@
     symbol   meaning                                             name here
     R_u      unit u runs again                                   a node with `members`
     A_t      item t is there in backward: held, or made again    a node
-    K_u      something that u makes is there                     a node, where keeping a unit costs the host
+    K_u      something that u makes is there                     a node, if keeping a unit costs the host
     c_u b_t  seconds of u, bytes of t                            ``Unit.seconds``, ``Item.bytes``
     λ        price of a byte, in seconds                         ``byte_price / tick_price``
 

@@ -13,7 +13,7 @@ _C, _cuda = torch._C, torch.cuda
 
 
 def _matmul_precision() -> str | None:
-    """Return what the older interface says of matrix products; None where the newer one contradicts it."""
+    """Return the precision of matrix products by the older interface; None if the newer interface contradicts it."""
     try:
         return str(_C._get_float32_matmul_precision())
     except RuntimeError:

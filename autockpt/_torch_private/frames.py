@@ -166,7 +166,7 @@ def storage_key(tensor: Tensor) -> int:
 
 
 keeps_graph: Callable[[], bool] = _autograd._get_current_graph_task_keep_graph
-"""Say whether the backward that this thread is in keeps its graph for another; True where it is in none."""
+"""Say whether the backward that this thread is in keeps its graph for another; True if it is in none."""
 
 
 def keeping_backward() -> int:

@@ -129,7 +129,7 @@ def cached_weights() -> dict[Any, Any]:
 
 
 def empty_pinned_cache() -> None:
-    """Give back the pinned memory that torch keeps for later requests, where torch can."""
+    """Free the pinned memory that torch keeps for later requests, if this torch can."""
     empty = getattr(torch._C, "_host_emptyCache", None)  # a torch with CUDA has this
     empty = empty or getattr(torch.accelerator, "empty_host_cache", None)  # a newer torch has this, for any device
     if empty is not None and torch.accelerator.is_available():

@@ -250,7 +250,7 @@ def name_of_group(mesh: Any) -> str:
 
 
 def group_of(name: str) -> Any:
-    """Return the process group of a name; None where there is none."""
+    """Return the process group of a name; None if there is none."""
     distributed: Any = torch.distributed.distributed_c10d
     return next((group for group, each in distributed._world.pg_names.items() if each == name), None)
 
