@@ -2,14 +2,14 @@
 
 Arguments come in, a page or a JSON document and an exit status go out. Open `verb.py` first, then `solve.py`.
 
-group.py      imports a verb when it is asked for, and ends what goes wrong in one line and an exit status
+group.py      imports a verb when it is asked for, and turns an error into one line and an exit status
 options.py    options that several verbs share
-source.py     what a verb is given: a profile, a file, stdin or a function
+source.py     reads what a verb is given: a profile, a file, stdin or a function
 target.py     what a user's function makes: a model, its batch, a loss, an optimizer
-recording.py  how a step is recorded where a verb is given a function
+recording.py  how a step is recorded if a verb is given a function
 ranks.py      planning for one rank of several that are not there
 solving.py    the option that names a solver
-screen.py     what a person sees: how wide, and what takes so long
+screen.py     pages, messages and progress, as wide as the terminal
 demo.py, doctor.py, explain.py, fit.py, frontier.py, profile.py, profiles.py, solve.py, verify.py   a verb each
 """
 
@@ -43,8 +43,9 @@ def main(context: click.Context) -> None:
     Record what a model keeps for backward, choose what to recompute, and see why.
 
     Exit status: 0 done; 1 no plan meets what was asked, a check failed, the model cannot be recorded or planned,
-    something is not installed, or the reader of the output has gone; 2 usage, which is also a target that cannot be
-    imported or called and a file that cannot be read or is not valid; 130 interrupted.
+    something is not installed, or the reader of the output has gone; 2 wrong usage, a target that cannot be imported
+    or called, a file that cannot be read or is not valid, or pins that match nothing or cannot be honoured; 130
+    interrupted.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

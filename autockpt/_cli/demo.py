@@ -23,8 +23,9 @@ STEPS = 3
 def demo() -> Result:
     """Run steps of a 12-layer GPT-2 plain and inside half of its plain peak, and compare all that they make.
 
-    Random weights, dropout on; on a GPU where there is one, else on the CPU in under three minutes. The exit
-    status is 1 where the planned steps leave the budget or make something else than the plain ones.
+    The model has random weights, and dropout is on. It runs on a GPU if there is one, else on the CPU, in under three
+    minutes. The exit status is 1 if the planned steps exceed the budget, or if their results differ from the plain
+    ones.
     """
     require_torch()
     from .. import profile, solve, verify
@@ -41,7 +42,7 @@ def demo() -> Result:
 
 
 def build() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """Make a GPT-2 with random weights and dropout, and a batch, on a GPU where there is one; torch gets one thread."""
+    """Make a GPT-2 with random weights and dropout, and a batch, on a GPU if there is one; torch gets one thread."""
     import torch
 
     from .._device.present import best_device

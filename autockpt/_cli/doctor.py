@@ -31,17 +31,17 @@ SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_
 
 ROWS, WIDTH = 1021, 4096
 TRIED_BYTES = ROWS * WIDTH * 4
-"""Size of the tensor that recording must see; the other tensors of that step have less than a tenth or the same."""
+"""Size of the tensor that recording must see. Each other tensor of that step has this size, or less than a tenth."""
 
 ROUNDING_BYTES = 2 * 2**20
-"""By how much an allocator may hand out more than was asked of it."""
+"""An allocator may allocate up to so much more than was asked."""
 
 FILLED = 0.5
-"""Share of a device's memory below which what is free is worth a word."""
+"""If less than this share of a device's memory is free, a note says so."""
 
 
 class SeenDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """An accelerator; None is free where it does not answer, and `error` is what it said instead."""
+    """An accelerator. If it does not answer, `free_bytes` is None and `error` says why."""
 
     name: str
     capability: str
@@ -51,7 +51,7 @@ class SeenDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """A small step that was recorded: the allocation that was seen for its tensor, or what was raised."""
+    """A small step that was recorded: the bytes of the allocation seen for its tensor, or the error that was raised."""
 
     device: str
     asked_bytes: int = TRIED_BYTES
@@ -73,7 +73,7 @@ class DoctorProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--json`` prints; None is what is not there, or what the system does not say.
+    """What ``--json`` prints. None stands for what is missing, and for what the system does not say.
 
     Attributes:
         cores: how many this process may use.
@@ -103,8 +103,8 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 def doctor() -> Result:
     """Say what machine, torch, CUDA, driver and allocator there are, and what is refused, to paste into a bug report.
 
-    Records a small step on the CPU, and on the first CUDA device where there is one, to see whether allocations are
-    seen. The exit status is 1 where they are not, or where torch is not installed.
+    Records a small step on the CPU, and on the first CUDA device if there is one, to see whether allocations are seen.
+    The exit status is 1 if they are not, or if torch is not installed.
     """
     with progress("recording a small step"):
         report = examine()
@@ -198,7 +198,7 @@ def _hides(name: str, value: str) -> bool:
 
 
 def _of_torch() -> dict[str, Any]:
-    """Return what a report has where torch is installed."""
+    """Return the fields of a report that need torch."""
     import torch
 
     from .._device import present

@@ -1,4 +1,4 @@
-"""``autockpt explain``: a profile, a plan or a frontier in words. Imports no torch where the profile is there."""
+"""``autockpt explain``: a profile, a plan or a frontier in words. Imports torch only to record a profile."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def explain(
 ) -> Result:
     """Show what a plan recomputes, frees and costs, what a frontier offers, or where a profile's memory and time go.
 
-    SOURCE is what `autockpt profile`, `autockpt solve` or `autockpt frontier` wrote, - for stdin, a name that
-    `autockpt profiles` lists, or file.py:function, of whose model a step is recorded without running it: memory is
-    predicted, and seconds by the roofline of a device. --mode measured runs one. With --budget or --max-overhead, a
-    profile gets the plan that `autockpt solve` makes, and of a frontier it is the best plan that fits. Imports no torch
-    but to record.
+    SOURCE is a file that `autockpt profile`, `autockpt solve` or `autockpt frontier` wrote, - for stdin, a name that
+    `autockpt profiles` lists, or file.py:function. A step of the function's model is recorded without running it:
+    memory is predicted, and seconds come from the roofline of a device. --mode measured runs a step. With --budget or
+    --max-overhead a plan is explained: for a profile the one that `autockpt solve` makes, of a frontier the best one
+    that fits. Imports torch only to record.
     """
     if not options.at_most_one(budget=budget, max_overhead=max_overhead) and solver != "auto":
         raise click.UsageError("--solver goes with --budget or --max-overhead")
@@ -80,7 +80,7 @@ def explain(
 
 
 class WantedPlan(NamedTuple):
-    """Which plan is to be explained; none where neither budget nor overhead is given."""
+    """Which plan is to be explained; none if neither a budget nor an overhead is given."""
 
     budget: str | None
     max_overhead: float | None
@@ -94,7 +94,11 @@ class WantedPlan(NamedTuple):
 
 
 def _loaded(source: str, profile_source: str | None, how: HowRecorded) -> tuple[Shown, Profile | None]:
-    """Return what is to be explained, and the profile that is given with it, recorded as that of the plan was."""
+    """Return what is to be explained, and the profile that goes with it.
+
+    If the profile is still to be recorded, it is recorded in the mode of the plan's profile, unless the user names a
+    mode or a device.
+    """
     shown: Shown = load(source, Plan, Frontier, Profile, how=how)
     if profile_source is None:
         return shown, None
@@ -107,8 +111,8 @@ def _loaded(source: str, profile_source: str | None, how: HowRecorded) -> tuple[
 
 
 def _planned(source: str, shown: Shown, profile: Profile | None, wanted: WantedPlan) -> tuple[Shown, Profile | None]:
-    """Return the plan that is wanted of a profile or a frontier, with its profile; else what was given."""
-    from .._choose.solve import solve  # with numpy, which help does without
+    """Return the plan that is wanted of a profile or a frontier, with its profile; what was given if none is wanted."""
+    from .._choose.solve import solve  # imports numpy, which --help does not need
 
     if not wanted.is_plan:
         return shown, profile

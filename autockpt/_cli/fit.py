@@ -85,9 +85,9 @@ def fit(
     """Say which devices hold a training step, how much slower it is there, and how large a batch may be.
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
-    file.py:function, of whose model a step is recorded without running it. Imports no torch but for that. All figures
-    are predicted. Beside our plan stands what the switches would do that others have. With --ranks it is what each of
-    so many ranks holds, and its batch; one process is enough to ask.
+    file.py:function. A step of the function's model is recorded without running it; torch is imported only for that.
+    All figures are predicted. What the switches of other libraries would do is shown beside our plan. With --ranks the
+    figures are those of each of so many ranks, and the batch is that of one; one process is enough to ask.
     """
     from .._fit.fit import fit as find
     from .._fit.sized import samples_of
@@ -117,7 +117,7 @@ def fit(
 def _recorded(
     source: str, asked: Among | None, gpus: list[str], optimizer: str | None
 ) -> tuple[int | None, dict[str, Profile]]:
-    """Record a step without running it; return how many samples it has, and it with the seconds of each device."""
+    """Record a step without running it; return its number of samples, and its profile with each device's seconds."""
     if asked is not None:
         made, found = record_among(source, asked, gpus, optimizer)
         return _samples(made), dict(zip(gpus, found, strict=True))
@@ -126,7 +126,7 @@ def _recorded(
 
 
 def _samples(made: Target) -> int | None:
-    """Return the size of the first tensor of a batch; None where it has none."""
+    """Return the first dimension of the first tensor of a batch; None if it has no tensor with dimensions."""
     from .._record.step import training_step
 
     return next((each.shape[0] for each in training_step(made.model, made.inputs, None).inputs() if each.dim()), None)

@@ -1,4 +1,4 @@
-"""``autockpt frontier``: what every budget costs. Imports no torch where the profile is there."""
+"""``autockpt frontier``: what every budget costs. Imports torch only to record a profile."""
 
 from __future__ import annotations
 
@@ -59,13 +59,14 @@ def frontier(
     """Show what each budget costs for a recorded step, down to the lowest peak that can be reached.
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
-    file.py:function, of whose model a step is recorded without running it: memory is predicted, and seconds by the
-    roofline of a device. --mode measured runs one. Needs no GPU, and imports no torch but to record.
+    file.py:function. A step of the function's model is recorded without running it: memory is predicted, and seconds
+    come from the roofline of a device. --mode measured runs a step. Needs no GPU, and imports torch only to record.
 
-    Prints a row for each plan that no other beats in both predicted peak and recompute seconds; -v shows who found
-    each, and how far it is from the least. `autockpt explain` shows the one for a budget, from the file that -o writes.
+    Prints a row for each plan that no other beats in both predicted peak and recompute seconds. -v shows which solver
+    found each plan, and how far it is from the cheapest possible. `autockpt explain` shows the plan for a budget, from
+    the file that -o writes.
     """
-    from .._choose.frontier import frontier as find_frontier  # with numpy, which help does without
+    from .._choose.frontier import frontier as find_frontier  # imports numpy, which --help does not need
     from .._show.explain.brief import brief_frontier
 
     if plot is not None:

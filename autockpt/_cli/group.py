@@ -1,4 +1,4 @@
-"""The group of verbs: imports one when it is asked for, and ends what goes wrong in one line and an exit status."""
+"""The group of verbs: imports one when it is asked for, and turns an error into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ VERBS = {
     "solve": "Choose what to recompute so that a recorded step fits a budget.",
     "verify": "Run a plain and a planned step, and compare all that they make, bit for bit.",
 }
-"""What each verb does, in a line. It lies in the module of its name, which is imported when the verb is asked for."""
+"""What each verb does, in a line. A verb is in the module of its name, which is imported when the verb is asked for."""
 
 
 HELP_COLUMNS = 52
-"""Help is never narrower than that by itself."""
+"""On a narrower terminal, click still makes help for one of so many columns, unless it is told the width."""
 
 
 class Verbs(click.Group):
@@ -39,7 +39,7 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a verb; None where there is none of that name."""
+        """Import a verb; None if there is none of that name."""
         if cmd_name not in VERBS:
             return None
         command: click.Command = getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
@@ -62,7 +62,7 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def main(self, args: Any = None, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
-        """Run a verb; where this is the whole programme, end it with an exit status."""
+        """Run a verb; in standalone mode end the process with an exit status, and say errors on stderr."""
         if width() < HELP_COLUMNS:
             extra.setdefault("terminal_width", width() - 2)
         try:
@@ -78,7 +78,7 @@ class Verbs(click.Group):
 
 
 def _lines(error: click.Abort | click.ClickException) -> list[str]:
-    """Return what an error says: in one line, but for one that has figures of its own in several."""
+    """Return what an error says: in one line, or in its own lines if it lists figures."""
     cause = error.__cause__
     if isinstance(cause, (Infeasible, TooCostly)):
         return f"Error: {cause}".splitlines()
@@ -86,7 +86,7 @@ def _lines(error: click.Abort | click.ClickException) -> list[str]:
 
 
 def _in_one_line(error: click.Abort | click.ClickException) -> str:
-    """Return what an error says, and for one about the arguments where to read about them."""
+    """Return what an error says; if it is about the arguments, with the command that explains them."""
     if isinstance(error, click.Abort):
         return "interrupted"
     said = " ".join(error.format_message().split())

@@ -1,4 +1,4 @@
-"""The options and arguments that several verbs share, and what they may be."""
+"""The options and arguments that several verbs share, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ BUDGET = "8GiB, 8GB, or a number of bytes; min for the lowest peak that can be r
 
 
 def _writable(*endings: str) -> dict[str, Any]:
-    """Return the settings of an option for a file that can be written: found out before the work begins, not after.
+    """Return the settings of an option that names a file to write. Whether it can be written is tried before the work.
 
     Args:
-        endings: what its name must end in; anything where there are none.
+        endings: suffixes that the name may have; if none are given, any.
     """
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -40,7 +40,7 @@ def _writable(*endings: str) -> dict[str, Any]:
             return None
         if endings and Path(value).suffix.lower() not in endings:
             raise click.BadParameter(f"the name {value!r} does not end in one of {', '.join(endings)}", ctx, param)
-        try:  # only trying tells for root, full disks and file systems that are read-only
+        try:  # only trying shows it: permissions say nothing of root, full disks and read-only file systems
             if not Path(value).exists():
                 tempfile.TemporaryFile(dir=Path(value).absolute().parent).close()
         except OSError as error:
@@ -92,15 +92,15 @@ plot = click.option(
 
 
 def command(verb: str, source: str, *, output: str = "", **asked: Any) -> str:
-    """Return a command line that does so with what was asked, each option that is not as it is by default.
+    """Return a command line with the options that were given, without those that have their default.
 
-    Where it has no room in a line, it is the one that was given, with the output besides.
+    With an `output`, and if the line is longer than `ROOM`: words for the command that was given, with that output.
 
     Args:
-        verb: what is to be done.
-        source: of what.
-        output: a file to write; none where it is empty.
-        **asked: options by name; several values for one that is given several times.
+        verb: the verb.
+        source: its argument.
+        output: a file to write; empty for none.
+        **asked: values of options by name; a tuple for an option that is given several times.
     """
     words = ["autockpt", verb, source]
     for name, value in asked.items():
@@ -117,7 +117,7 @@ verbose = click.option("-v", "--verbose", is_flag=True, help="Show all that is k
 
 
 def seconds(default: float, help_: str) -> Callable[[F], F]:
-    """Return the option that says how long to search: above 0, and a number."""
+    """Return the option that says how long to search: a finite number above 0."""
 
     def check(ctx: click.Context, param: click.Parameter, value: float) -> float:
         if not math.isfinite(value):

@@ -28,8 +28,8 @@ def profile(target: str, outputs_freed: bool, output: str | None, how: HowRecord
 
     TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs),
     (model, inputs, loss) or (model, inputs, loss, optimizer). A tuple of inputs is passed by position, a mapping by
-    keyword. Without a loss, one that takes three copies of the outputs is reserved for; --optimizer goes before the
-    function's own. Prints where memory and time go.
+    keyword. Without a loss, memory is reserved for one that takes three copies of the outputs. --optimizer is used
+    instead of the function's own. Prints where memory and time go.
     """
     recorded = record(target, replace(how, holds_outputs=not outputs_freed))
     write(output, recorded.save)

@@ -25,7 +25,7 @@ AS_RANK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Among:
-    """Among how many ranks a step is recorded, and how they share a model that shares nothing by itself."""
+    """Among how many ranks a step is recorded, and how they share a model whose build does not share it."""
 
     ranks: int
     shard: Literal["fsdp2"] | None = None
@@ -53,10 +53,10 @@ def options(function: F) -> F:
 
 
 def among(ranks: int | None, shard: Literal["fsdp2"] | None) -> Among | None:
-    """Return what was asked for; None where it is one process alone.
+    """Return what was asked for; None for one process alone.
 
     Raises:
-        UsageError: a way to share it was given, and no number of ranks.
+        UsageError: a way to share the model was given, but no number of ranks.
     """
     if ranks is None:
         if shard is not None:
@@ -67,7 +67,7 @@ def among(ranks: int | None, shard: Literal["fsdp2"] | None) -> Among | None:
 
 @contextmanager
 def world_of(asked: Among | None) -> Iterator[None]:
-    """Be one of the ranks that were asked for inside the block."""
+    """Inside the block, make this process one of the ranks that were asked for; do nothing if none were."""
     if asked is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""How a step is recorded where a verb is given a function: the options that say so, and what they do.
+"""How a step is recorded if a verb is given a function: the options that say so, and what they do.
 
-By default nothing runs. A plan is asked for, and not the seconds of this machine, so a step of fake tensors does, which
-takes seconds where one that runs takes minutes. Where a model cannot be run on fake tensors a step runs after all.
+By default nothing runs. A plan is asked for, not the seconds of this machine, so a step on fake tensors is enough. It
+takes seconds where a real step takes minutes. If a model cannot run on fake tensors, a real step runs after all.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NO_VALUES = "Nothing runs with --mode fake, so tensors have no values; try --mod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowRecorded:
-    """How a step of a user's model is recorded; None where the user does not say.
+    """How a step of a user's model is recorded; None for what the user does not say.
 
     Attributes:
         mode: as in `autockpt.profile`.
-        device: whose seconds a step has that does not run.
-        optimizer: the name of a class of torch.optim, which goes before what the user's function returned.
+        device: the device whose seconds are predicted for a step that does not run.
+        optimizer: the name of a class of torch.optim, used instead of what the user's function returned.
         holds_outputs: as in `autockpt.profile`.
         among: the ranks that share the model.
     """
@@ -48,15 +48,15 @@ class HowRecorded:
     among: Among | None = None
 
     def asked(self) -> dict[str, Any]:
-        """Return what the user said, by the names of the options."""
+        """Return the values that the user gave, by the names of the options."""
         ranks = {} if self.among is None else {"ranks": self.among.ranks, "shard": self.among.shard}
         return {"mode": self.mode, "device": self.device, "optimizer": self.optimizer, **ranks}
 
     def refuse_unless(self, recorded: bool) -> None:
-        """Refuse options of a recording where nothing is recorded.
+        """Refuse options of a recording unless something is `recorded`.
 
         Raises:
-            UsageError: there are some.
+            UsageError: nothing is recorded, and such an option is given.
         """
         for option, value in self.asked().items():
             if value is not None and not recorded:
@@ -70,7 +70,7 @@ def recording(unless_asked: Mode | None = None) -> Callable[[Callable[..., Any]]
     """Give a verb ``--mode``, ``--device``, ``--optimizer``, ``--ranks`` and ``--shard``, which it takes as `how`.
 
     Args:
-        unless_asked: the mode where none is given; None for ``fake``, or ``measured`` where that fails.
+        unless_asked: the mode if none is given; None for ``fake``, and ``measured`` if that fails.
     """
     usual = unless_asked or "fake"
 
@@ -113,12 +113,13 @@ _device = click.option(
 
 
 def record(target: str, how: HowRecorded) -> Profile:
-    """Record a training step of the model that `target` builds, without running it where nobody says how.
+    """Record a training step of the model that `target` builds, without running it unless its mode is ``measured``.
 
-    A step runs after all where it fails on fake tensors, which have no values; that is said on stderr.
+    If `how` has neither mode nor device, and the model's own code fails on fake tensors, which have no values, a real
+    step runs after all. That is said on stderr.
 
     Raises:
-        ProfilingError: it cannot be recorded.
+        ProfilingError: the step cannot be recorded.
         Misuse: the user's own code raised something.
     """
     if how.among is not None:
@@ -141,7 +142,7 @@ def record(target: str, how: HowRecorded) -> Profile:
 
 
 def left_to_measure(source: str, profile: Profile | None) -> str:
-    """Say what a user can still do for a step of a function that did not run; empty where it did."""
+    """Say what a user can still do for a function whose step did not run; empty if it ran, or cannot run."""
     if profile is None or profile.mode != "fake" or profile.world is not None or not names_function(source):
         return ""
     return "--mode measured runs a step"
@@ -160,7 +161,7 @@ def record_for(target: str, made: Target, devices: Sequence[str], *, optimizer: 
 def record_among(
     target: str, asked: Among, devices: Sequence[str | None], optimizer: str | None, *, holds_outputs: bool = True
 ) -> tuple[Target, list[Profile]]:
-    """Build what `target` names on one of several ranks; return that, and its step with the seconds of each device."""
+    """Build `target` on one of several ranks; return what it made, and its step with the seconds of each device."""
     with world_of(asked), progress(f"recording a step of {target} on one rank of {asked.ranks}, without running it"):
         made = build(target, asked.hint())
         taken = optimizer or made.optimizer

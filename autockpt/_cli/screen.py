@@ -1,4 +1,4 @@
-"""What a person sees: how wide, and what takes so long."""
+"""What a person sees: pages, messages and progress, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TextIO
 
 import click
 
-PIPED = 100  # columns where there is no terminal
+PIPED = 100  # columns if there is no terminal
 WIDEST = 160  # lines longer than this are hard to read
 
 
 def width() -> int:
-    """Return the columns to fill: those of the terminal, or of COLUMNS; 100 where there is neither."""
+    """Return the columns to fill: those of the terminal, or of COLUMNS, at most 160; 100 if there is neither."""
     return min(shutil.get_terminal_size((PIPED, 0)).columns, WIDEST)
 
 
@@ -32,9 +32,9 @@ def show(text: str) -> None:
 
 
 def tell(line: str) -> None:
-    """Say something on stderr in one line; on a terminal in as many as it takes without breaking words."""
+    """Say something on stderr in one line; on a terminal in as many lines as it takes without breaking words."""
     if _is_terminal(sys.stderr):
-        from .._show.page import filled  # help does without
+        from .._show.page import filled  # --help does not need it
 
         line = filled(line, max(width(), 20))
     click.echo(line, err=True)
@@ -42,12 +42,12 @@ def tell(line: str) -> None:
 
 @contextmanager
 def progress(what: str, *, limit_seconds: float | None = None, patience_seconds: float = 2.0) -> Iterator[None]:
-    """Say on stderr that `what` is going on, once it takes long, where stderr is a terminal and no ``--json`` is asked.
+    """Say on stderr that `what` is going on, once it takes long. Nothing is said with ``--json``, or on no terminal.
 
     Args:
         what: the work, in words.
         limit_seconds: about how long it may take.
-        patience_seconds: after which it is said.
+        patience_seconds: after so many it is said.
     """
     context = click.get_current_context(silent=True)
     for_programmes = context is not None and context.params.get("as_json")
@@ -64,7 +64,7 @@ def progress(what: str, *, limit_seconds: float | None = None, patience_seconds:
 
 @contextmanager
 def working() -> Iterator[Callable[[str], None]]:
-    """Say on a terminal's last line what goes on, and wipe it at the end; nothing elsewhere, or with ``--json``."""
+    """Say on a terminal's last line what goes on, and wipe it at the end. Say nothing elsewhere, or with ``--json``."""
     context = click.get_current_context(silent=True)
     shown = _is_terminal(sys.stderr) and not (context is not None and context.params.get("as_json"))
 
@@ -80,5 +80,5 @@ def working() -> Iterator[Callable[[str], None]]:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal; it is None where the caller has closed it."""
+    """Whether a stream is a terminal. The stream is None if the caller has closed it."""
     return stream is not None and not stream.closed and stream.isatty()

@@ -1,4 +1,4 @@
-"""``autockpt solve``: a plan for a profile and what is asked of it. Imports no torch where the profile is there."""
+"""``autockpt solve``: a plan for a profile and what is asked of it. Imports torch only to record a profile."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def solve(
     """Choose the cheapest calls to recompute so that a recorded step stays under a budget.
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
-    file.py:function, of whose model a step is recorded without running it: memory is predicted, and seconds by the
-    roofline of a device. --mode measured runs one. Needs no GPU, and imports no torch but to record.
+    file.py:function. A step of the function's model is recorded without running it: memory is predicted, and seconds
+    come from the roofline of a device. --mode measured runs a step. Needs no GPU, and imports torch only to record.
 
-    Prints what the plan does in a few lines; -v shows it call by call. Where no plan meets the budget the exit status
-    is 1, and what the lowest reachable peak consists of takes the place of the plan, with --json as a document.
+    Prints what the plan does in a few lines; -v shows it call by call. If no plan meets the budget, the exit status is
+    1, and what the lowest reachable peak consists of is shown instead of a plan, with --json as a document.
     """
-    from .._choose.solve import solve as find_plan  # with numpy, which help does without
+    from .._choose.solve import solve as find_plan  # imports numpy, which --help does not need
     from .._show.explain.brief import brief_plan
 
     if not options.at_most_one(budget=budget, max_overhead=max_overhead):

@@ -1,4 +1,4 @@
-"""What a verb is given: a recorded profile, a file, stdin, or a function, of whose model a step is recorded."""
+"""Reads what a verb is given: a recorded profile, a file, stdin, or a function, whose model's step is recorded."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ D = TypeVar("D", bound=Plan | Frontier | Profile)
 
 
 def load(source: str, *kinds: type[D], how: HowRecorded = UNASKED) -> D:
-    """Return the document that `source` names, of the kind whose schema it has; else the last kind says why not.
+    """Return the document that `source` names, as the kind whose schema it has.
 
     Args:
         source: the name of a recorded profile, a file, ``-`` for stdin, or ``file.py:function``.
-        kinds: what it may be.
-        how: a step of the function's model is recorded.
+        kinds: what it may be. If it has the schema of none, the error names that of the last kind.
+        how: how to record a step of the function's model.
 
     Raises:
-        InvalidFile: it is damaged, or of another kind.
-        Misuse: it cannot be read, imported or called.
-        UnknownProfile: it is a bare word, and neither a file nor a recorded profile is called so.
+        InvalidFile: the document is damaged, or of another kind.
+        Misuse: `source` cannot be read, imported or called.
+        UnknownProfile: `source` is a bare word, and neither a file nor a recorded profile has that name.
     """
     if source.endswith(".py") and Path(source).exists():
         raise Misuse(f"{source} is a programme: name the function in it that makes the model, {source}:build")
@@ -39,7 +39,7 @@ def load(source: str, *kinds: type[D], how: HowRecorded = UNASKED) -> D:
         raise Misuse("cannot read -: standard input is closed")
     try:
         data = sys.stdin.buffer.read() if source == "-" else shipped.read(source)
-    except UnknownProfile:  # an OSError too
+    except UnknownProfile:  # it is an OSError as well
         raise
     except OSError as error:
         raise Misuse(f"cannot read {source}: {error.strerror}") from error

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from .._optimizer.memory import Optimizers
 
-OURS = str(Path(__file__).parent.parent / "_")  # rooms of the library
+OURS = str(Path(__file__).parent.parent / "_")  # how the paths of the library's own rooms begin
 
 
 class Target(NamedTuple):
-    """What a user's function made: a model, its batch, and what it told of loss and optimizer."""
+    """What a user's function made: a model, its batch, and perhaps a loss and an optimizer."""
 
     model: torch.nn.Module
     inputs: object
@@ -37,7 +37,7 @@ class Target(NamedTuple):
 
 
 def names_function(source: str) -> bool:
-    """Whether a source is ``file.py:function`` or ``package.module:function``; a file that is called so wins."""
+    """Whether a source is ``file.py:function`` or ``package.module:function``, and not a file of that name."""
     return ":" in source and not Path(source).exists()
 
 
@@ -46,10 +46,10 @@ def build(target: str, hint: str = "") -> Target:
 
     Args:
         target: ``package.module:function`` or ``file.py:function``. Nothing but that module or file is run.
-        hint: what may help where that fails, a sentence; empty for none.
+        hint: what may help if the function fails, a sentence; empty for none.
 
     Raises:
-        Misuse: it cannot be imported, is not a function, raises, or returns something else.
+        Misuse: the target cannot be imported, is not a function, raises, or returns something else.
         MissingExtra: torch is not installed.
     """
     require_torch()
@@ -95,7 +95,7 @@ def calling(what: str, hint: str = "") -> Iterator[None]:
         hint: what may help, a sentence; empty for none.
 
     Raises:
-        Misuse: it raised something, or ended the process; errors that autockpt raises on purpose pass.
+        Misuse: the code raised something, or ended the process. Errors that autockpt raises on purpose pass unchanged.
     """
     try:
         with redirect_stdout(sys.stderr):  # stdout is for the page, or the document
@@ -117,7 +117,7 @@ def calling(what: str, hint: str = "") -> Iterator[None]:
 
 
 def require_torch() -> None:
-    """Say in one line that running a model takes torch, before something imports it.
+    """Refuse in one line to run a model without torch, before something imports it.
 
     Raises:
         MissingExtra: torch is not installed.
@@ -130,7 +130,7 @@ def require_torch() -> None:
 
 
 def _module(where: str) -> ModuleType:
-    """Import a module, also from the current directory, or run a file; what lies beside it can be imported."""
+    """Import a module, also from the current directory, or run a file, which can import what is beside it."""
     if not where.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))
         return importlib.import_module(where)

@@ -1,4 +1,4 @@
-"""What every verb is: it returns a `Result`, printed here, or raises an error, which becomes an exit status."""
+"""What every verb is: a function that returns a `Result`, printed here, or raises an error with an exit status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Result(NamedTuple):
     Attributes:
         document: what ``--json`` prints.
         text: makes the page that people read, at most so many columns wide.
-        failure: what failed, in words, where the exit status is 1 all the same.
+        failure: what failed, in words, if the exit status is to be 1 although there is a result; else empty.
     """
 
     document: object
@@ -42,7 +42,7 @@ def verb(*examples: str) -> Callable[[Callable[..., Result]], click.Command]:
     """Make a command of a function that returns a `Result`; it takes ``--json`` besides its own options.
 
     Args:
-        examples: command lines that stand below its help.
+        examples: command lines to show below its help.
     """
 
     def decorate(function: Callable[..., Result]) -> click.Command:
@@ -75,7 +75,7 @@ def verb(*examples: str) -> Callable[[Callable[..., Result]], click.Command]:
 
 
 def _failed(error: AutockptError | Misuse, exit_status: int) -> dict[str, object]:
-    """Return the document that stands in for a result; where no plan meets what was asked, it has the nearest one."""
+    """Return the document that ``--json`` prints of an error; if no plan meets what was asked, with the nearest one."""
     if isinstance(error, Infeasible):
         figures = ("solver", "budget_bytes", "minimum_bytes", "unpinned_minimum_bytes", "dominated_by", "parts")
         told = {name: getattr(error, name) for name in (*figures, "advice", "plan")}
@@ -97,7 +97,7 @@ def _print_json(document: object) -> None:
 
 
 def write(path: str | None, save: Callable[[str], object]) -> None:
-    """Have a file written, if there is a path, and say so on stderr."""
+    """Have `save` write a file, if there is a path, and say so on stderr."""
     if path is None:
         return
     try:

@@ -35,11 +35,12 @@ def verify(target: str, plan_file: str | None, optimizer: str | None, **asked: A
 
     TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs),
     (model, inputs, loss) or (model, inputs, loss, optimizer). A tuple of inputs is passed by position, a mapping by
-    keyword. Without a loss, one that takes three copies of the outputs is reserved for; --optimizer goes before the
-    function's own. Without a plan and a budget, the plan that the function has applied to the model is checked.
+    keyword. Without a loss, memory is reserved for one that takes three copies of the outputs. --optimizer is used
+    instead of the function's own. Without a plan, a budget and an overhead, the plan that the function has applied to
+    the model is checked.
 
     Compares outputs, loss, gradients, buffers, parameters and generators. The plain step runs twice, so that its own
-    noise is not blamed on the plan. The exit status is 1 where the verdict is not "exact".
+    noise is not blamed on the plan. The exit status is 1 if the verdict is not "exact".
     """
     if (asked["budget"] or "").isdecimal():
         asked["budget"] = int(asked["budget"])

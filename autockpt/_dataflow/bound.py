@@ -9,32 +9,32 @@ It is one linear programme, over steps s where the budget binds:
     symbol   meaning                                                        name here
     R_us     unit u runs again after step s                                 columns ``R``
     r_u      unit u runs again                                              columns ``r``
-    h_ts     item t is alive in s though forward is done with it            columns ``h``
+    h_ts     item t is held in s: alive though forward is done with it      columns ``h``
     c_u      seconds of u                                                   ``Unit.seconds``
     b_t      bytes of t                                                     ``Item.bytes``
-    room_s   budget, less what is alive in s anyway and what is read in it  ``room_bytes``
+    room_s   budget, less the base of s and what backward reads in s        ``room_bytes``
 
     minimise  Σ_u c_u r_u                                   all columns between 0 and 1
     (1)       r_u ≥ R_us                                    paid once, however often it runs again
     (2)       h_ts + R_us ≥ 1                               t is read by backward after s; u makes it
     (3)       h_ts + R_us ≥ R_vs                            t is read by v, which may run again after s; u makes t
-    (4)       Σ_t b_t h_ts ≤ room_s                         added where the level, estimated from above, is too high
+    (4)       Σ_t b_t h_ts ≤ room_s                         what is held fits
 
-Where nothing can make t again, R_us is 0 in (2) and (3).
+A step gets its rows once an upper bound on its level exceeds the budget. If nothing can make t again, R_us is 0.
 
-**Why it holds for every schedule.** Fix a step s. Of any schedule, let h be the items that are alive in s, and R the
-units that it runs again *after* s. An item that backward reads after s, whose first life has ended, is in h or is made
-again: (2). A unit that is run again after s reads items that are in h or are made again after s: (3). Nothing is said
-about times other than s: a unit may run again any number of times, and an item may be held for a part of the time. R
-differs from step to step, since a unit that runs again early needs its inputs early, and not in later steps.
+**Why it holds for every schedule.** Take any schedule and one step s. Let h be the items alive in s, and R the units
+that run again *after* s. If forward is done with an item by s, and backward reads it after s, the item is in h or is
+made again: (2). If a unit runs again after s, every item that it reads is in h or is made again after s: (3). The rows
+say nothing about times other than s. So a unit may run again any number of times, and an item may be held for a part of
+the time. R has its own columns in each step: a unit that runs again early needs its inputs early, not in later steps.
 
 Example: ``fc`` (4 s) makes an item of 8 bytes, and ``gelu`` (1 s) reads it and makes another of 8; backward reads both.
-With room for 10 of the 16 bytes, 6/8 of what gelu makes is made again: 0.75 seconds. With room for 4, gelu's is made
-again from half of what fc makes, which is there, and half that runs again: 1 + 0.5 × 4 = 3 seconds.
+With room for 10 of the 16 bytes, 6/8 of gelu's item are made again: 0.75 seconds. With room for 4, half of fc's item is
+held and its other half is made again, and so is all of gelu's item: 0.5 × 4 + 1 = 3 seconds.
 
-Source: the three states of a unit reduce the variables of Jain et al. 2020, "Checkmate", and memory rows are
-added as they are broken (Dantzig, Fulkerson and Johnson 1954). The bound follows from the dual prices of the rows by
-weak duality (Gale, Kuhn and Tucker 1951), so it holds whatever HiGHS answers.
+Source: Jain et al. 2020, "Checkmate", with fewer variables, since a unit has only three states (`dataflow.py`). Memory
+rows are added as they are broken (Dantzig, Fulkerson and Johnson 1954). The bound follows from the dual prices of the
+rows by weak duality (Gale, Kuhn and Tucker 1951), so it holds whatever HiGHS answers.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ ROWS_PER_ROUND = 2
 
 SCALE = 1000.0  # sizes and costs are scaled to this, so that tolerances of 1e-6 are 1e-9 of the whole
 SAFE = 1e-10  # share of the bound that is given up for rounding
-ROOM = 1e-7  # share of the budget by which a level may be above it
+ROOM = 1e-7  # a level may exceed the budget by this share of it
 
 Needs = list[tuple[int, int, int]]
 Row = tuple[int, Needs]
-"""What must fit into a step: the bytes that may be held, and needs (item, maker, reader). A need says that as far as
-the reader runs again, the item is held or the maker runs again. Reader -1 is backward; maker -1 says that nothing makes
-the item again."""
+"""The rows of a step: the bytes that may be held in it, and its needs (item, maker, reader). A need says: to the extent
+that the reader runs again, the item is held or the maker runs again. Reader -1 is backward; maker -1 says that nothing
+makes the item again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +75,9 @@ class Lives:
         base_bytes: per step, the bytes alive in every schedule: parameters, gradients so far, what the caller's own
             references keep, temporaries of the step itself.
         run_step: per unit, the step in which it first runs.
-        free_step: per item, the first step in which it would be dead if backward did not need it. Before that it is
-            part of the base. For an item from outside that backward alone holds: the first step.
-        read_steps: per item, the steps in which backward reads it, ascending; empty where it is not saved.
+        free_step: per item, the first step in which it would be freed already if backward did not need it. Before that
+            it is part of the base. It is 0 for an item from outside that only backward holds.
+        read_steps: per item, the steps in which backward reads it, ascending; empty if it is not saved.
     """
 
     base_bytes: tuple[int, ...]
@@ -91,8 +91,8 @@ class Bound:
     """A lower bound on recompute seconds.
 
     Attributes:
-        seconds: no schedule within the limit costs less; infinite where there is no such schedule.
-        converged: whether all rows were found; else time ran out, or HiGHS failed, and the bound is weaker but valid.
+        seconds: no schedule within the limit costs less; infinite if there is no such schedule.
+        converged: whether all rows were found. If not, time ran out or HiGHS failed: the bound is weaker, but valid.
         steps: the steps whose rows were used.
     """
 
@@ -104,8 +104,8 @@ class Bound:
 def peak_bound(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: float = SECONDS) -> Bound:
     """Bound the recompute seconds of any method that stays within a peak, over all steps of the training step.
 
-    Holds for schedules that run the model's forward and backward in the given order. Besides, they may hold, drop and
-    run again anything. Temporaries of what runs again are not counted.
+    It holds for every schedule that runs the model's forward and backward in the given order, whatever the schedule
+    holds, drops and runs again besides. Temporaries of what runs again are not counted.
 
     Args:
         flow: the ops of the whole model. What it says about keeping and recomputing units is ignored: a method may
@@ -115,13 +115,13 @@ def peak_bound(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: floa
         seconds: after so many, the best bound so far is returned.
 
     Returns:
-        The bound, and the steps that it rests on.
+        The bound, and the steps whose rows it uses.
 
     Raises:
         InvalidProblem: `lives` does not fit `flow`.
 
-    A lower bound, and near the optimum of the programme with all rows if the time suffices. A linear programme of
-    about two columns an op and step that binds.
+    If the time suffices, the bound is near the optimum of the programme with all rows. The programme has about two
+    columns for each pair of an op and a step that has rows.
     """
     deadline = Deadline.after(seconds)
     steps = _Steps(flow, lives)
@@ -151,7 +151,7 @@ class _Steps:
     """
 
     def __init__(self, flow: Dataflow, lives: Lives) -> None:
-        """Check the data, and find how long things are needed: by backward, or to make what is needed."""
+        """Check the data, and find how long items and units are needed: by backward, or to make what is needed."""
         _check(flow, lives)
         self.flow, self.lives = flow, lives
         self.until = [steps[-1] if steps else 0 for steps in lives.read_steps]

@@ -7,7 +7,7 @@ In backward a unit is in one of three states:
     skip       R = 0   it neither runs again nor is held: nothing that is needed reads it
 
     x ─▶ [norm] ─▶ n ─▶ [fc] ─▶ u ─▶ [gelu] ─▶ g ─▶ [proj] ─▶ y        saved: x, n, u, g
-          R          keep: u held   R: g again      skip                 held: x, u    (n and g come back)
+          R          keep: u held   R: g again      skip                 held: x, u    (n and g are made again)
 
 With R per unit and A per tensor (available in backward), ``A − R of its maker`` says whether a tensor is held.
 """
@@ -29,8 +29,8 @@ class Item:
         bytes: its size.
         saved: backward reads it.
         free: it is alive in backward in any case, so that holding it costs nothing.
-        holdable: whether it can be held; False if it is overwritten after the block, or comes only together with one
-            that is.
+        holdable: whether it can be held; False if it is overwritten after the block, or if its unit can only return
+            it together with an item that is.
     """
 
     bytes: int
@@ -47,8 +47,8 @@ class Unit:
         name: for people.
         seconds: of its forward.
         reads: indices of items.
-        makes: indices of items that it writes; what several units write (in place) they make together.
-        keepable: whether a replay can leave it out, and hand out those of its results that can be held.
+        makes: indices of items that it writes. Units that write one item (in place) make it together.
+        keepable: whether a replay can leave it out, and return those of its results that can be held in its place.
     """
 
     name: str
@@ -144,15 +144,15 @@ class Dataflow:
 
     @property
     def plain_bytes(self) -> int:
-        """Bytes held where nothing is recomputed: all that is saved and not free."""
+        """Bytes held if nothing is recomputed: those of all items that are saved and not free."""
         return sum(item.bytes for item in self.items if item.saved and not item.free)
 
     def decisions(self, recompute: Collection[int], *, kept_seconds: float = 0.0) -> Decisions:
-        """What is kept, skipped and held if these units are recomputed, and what that costs; exact, O(units + items).
+        """Say what is held if these units are recomputed, and what that costs; exact, O(units + items).
 
         Args:
-            recompute: indices of units; whole groups.
-            kept_seconds: what each kept unit costs the host where anything is recomputed.
+            recompute: indices of units; of each group all or none.
+            kept_seconds: what each kept unit costs the host if anything is recomputed.
 
         Returns:
             The decisions, with the fewest items held.
@@ -170,7 +170,7 @@ class Dataflow:
             )
         held = self.held(again)
         for t in held:
-            # Where nothing is recomputed nothing is handed out either: autograd holds what it saved.
+            # If nothing is recomputed, no replay has to return the item: autograd itself holds what it saved.
             _require(not again or self.holdable[t], f"item {t} would have to be held, and cannot be")
         kept = [u for u, unit in enumerate(self.units) if u not in again and not set(held).isdisjoint(unit.makes)]
         seconds = sum(self.units[u].seconds for u in sorted(again)) + kept_seconds * len(kept)

@@ -8,7 +8,8 @@ seconds
   └──────────────────o plain
                  held bytes
 
-Ways between two corners are left out: a model has several blocks, and a mix of two corners does nearly as well.
+Ways that are not on the hull are left out. A model has several blocks, and it does nearly as well with one corner of
+the hull in some blocks and the next corner in the others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def make_menu(flow: Dataflow, *, kept_seconds: float = 0.0, deadline: Deadline =
         deadline: once it has passed, corners that were not found by then are left out.
 
     Returns:
-        Ways, none better in both bytes and seconds; none where nothing is better than the plain block.
+        The ways: each costs more seconds than the one before it, and holds fewer bytes. Empty if none holds fewer bytes
+        than the plain block.
 
     Example:
         >>> from autockpt.solvers import Dataflow, Item, Unit, make_menu

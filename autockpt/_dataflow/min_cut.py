@@ -3,7 +3,7 @@
     symbol   meaning                                             name here
     R_u      unit u runs again                                   a node with `members`
     A_t      item t is there in backward: held, or made again    a node
-    K_u      something that u makes is there                     a node, where keeping a unit costs the host
+    K_u      something that u makes is there                     a node, if keeping a unit costs the host
     c_u b_t  seconds of u, bytes of t                            ``Unit.seconds``, ``Item.bytes``
     λ        price of a byte, in seconds                         ``byte_price / tick_price``
 
@@ -16,9 +16,9 @@ of least weight that contains what each of its nodes implies. One minimum cut fi
 good at some λ are corners if no third is better there; else the third splits the search in two. Times are whole
 femtoseconds and bytes are whole, so that all arithmetic is exact.
 
-Example: ``fc`` (4 s) makes 8 bytes out of 2, ``gelu`` (1 s) makes 8 out of those; backward reads all three. To
-recompute nothing costs nothing and holds 18 bytes; gelu, 1 s and 10 bytes; both, 5 s and 2 bytes. The first is best up
-to λ = 1/8, the last from λ = 4/8 on.
+Example: ``fc`` (4 s) makes 8 bytes out of 2, ``gelu`` (1 s) makes 8 out of those; backward reads all three tensors.
+Recomputing nothing costs 0 s and holds 18 bytes. Recomputing gelu costs 1 s and holds 10 bytes. Recomputing both costs
+5 s and holds 2 bytes. The first is best up to λ = 1/8, the last from λ = 4/8 on.
 
 Source: Eisner and Severance 1976, "Mathematical techniques for efficient record segmentation", for the prices; Picard
 1976, "Maximal closure of a graph", for each of them; Dinic 1970 for the flow.
@@ -104,7 +104,7 @@ def hull(flow: Dataflow, *, kept_seconds: float = 0.0, deadline: Deadline = NEVE
     Returns:
         Units to recompute, per vertex of the hull.
 
-    Exact, two cuts a vertex; a cut is O(nodes² × arcs), in practice about linear.
+    Exact, with two cuts for each vertex. A cut takes O(nodes² × arcs), in practice about linear time.
     """
     nodes = _nodes_of(flow, kept_seconds)
     first = _cheapest(nodes, 1, 1 + sum(map(abs, nodes.held_bytes)))  # fewest seconds, then fewest bytes
@@ -124,7 +124,7 @@ def hull(flow: Dataflow, *, kept_seconds: float = 0.0, deadline: Deadline = NEVE
 
 
 def minimum_closure(weights: Sequence[int], implies: Sequence[Sequence[int]]) -> list[int]:
-    """Nodes of least total weight that contain all that they imply; of several such sets the smallest.
+    """Return the set of nodes of least total weight that contains all that its nodes imply; of several, the smallest.
 
     Exact; a maximum flow after Dinic 1970, from nodes of negative to nodes of positive weight.
     """

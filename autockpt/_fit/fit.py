@@ -32,13 +32,13 @@ SECONDS = 2.0
 """For the solver, for all devices together."""
 
 LARGER = 4
-"""A batch of so many times the samples has its own lowest plan, since other steps of it are the dearest."""
+"""A batch of so many times the samples gets a lowest plan of its own, since it peaks at other points of the step."""
 
 LARGEST_SECONDS = 1.0
 """For the solver, to find that plan."""
 
 BEND = 0.01
-"""Share by which the rise of a peak with the samples has to change to be looked at more closely."""
+"""A peak bends where its slope over the samples changes by more than this share."""
 
 MOST_SAMPLES = 2**20
 
@@ -52,13 +52,14 @@ class Row:
 
     Attributes:
         gpu: its name in `DEVICES`.
-        samples: of the batch; None where the profile does not say.
-        plan: the cheapest that was found to fit; None where none does.
+        samples: of the batch; None if the profile does not say.
+        plan: the cheapest that was found to fit; None if none fits.
         overhead: recompute seconds over the plain step's, on this device.
         plain_seconds: those of the plain step.
-        host_seconds: what a host takes about to launch it, where the seconds are those of a roofline.
-        minimum_bytes: the lowest peak of any plan.
-        largest: the most samples with which some plan fits, and without any; None where that is not known.
+        host_seconds: about what a host takes to launch the step; 0 if it was measured.
+        minimum_bytes: the lowest peak of any plan that was found.
+        largest: about the most samples with which some plan fits; None if that is not known.
+        largest_plain: the same for the plain step.
     """
 
     gpu: str
@@ -84,12 +85,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchRow:
-    """A switch that others have, on the recorded batch; what autockpt recomputes for the same peak is beside it.
+    """A switch of another library on the first batch, beside what autockpt recomputes within the same peak.
 
     Attributes:
         switch: what it does, with seconds on `Fit.timed_for`.
         overhead: recompute seconds over the plain step's.
-        ours: overhead of our plan within the peak of the switch; None where no plan of ours has it.
+        ours: overhead of our plan within the peak of the switch; None if no plan of ours stays within it.
     """
 
     switch: Switch
@@ -102,14 +103,14 @@ class Fit:
     """What was found.
 
     Attributes:
-        profile: of the step on the first batch.
-        samples: how many the recorded batch has; None where that is not known.
+        profile: of the step on the first batch that was asked for.
+        samples: how many the recorded batch has; None if that is not known.
         rows: by device, in the order asked for, and by batch.
         switches: on the first batch, with the seconds of one device.
         timed_for: that device.
-        host_bound: whether on that device the host sets the pace, so that their overheads say nothing.
-        by_roofline: whether overheads are those of each device; else they are those of the one that was recorded.
-        lowest: what the lowest peak of the first batch consists of; None where every device has room for it.
+        host_bound: whether the host sets the pace on that device, so that overheads of the switches say nothing.
+        by_roofline: whether overheads are those of each device; if not, all are those of the recorded device.
+        lowest: what the lowest peak of the first batch consists of; None if every device has room for it.
     """
 
     profile: Profile
@@ -137,13 +138,13 @@ def fit(
     Args:
         profile: of the step.
         gpus: names in `DEVICES`.
-        samples: how many the recorded batch has; None where that is not known.
+        samples: how many the recorded batch has; None if that is not known.
         sizes: batches to ask for, in samples; empty for the recorded one.
-        timed: returns the recorded step with the seconds of a device; None where its own are carried there.
+        timed: returns the recorded step with the seconds of a device; None to carry the profile's own seconds there.
         offload: where tensors may wait off the device; see `solve`.
         tell: is told what goes on.
 
-    Heuristic: a search of `SECONDS` for each batch, and one of the lowest peak for the largest batch.
+    Heuristic: one search of `SECONDS` for each batch. For the largest batches, one more search for a lowest peak.
     """
     batches = Batches.of(profile, samples) if samples else None
     peaks = _Peaks(batches, offload, tell) if batches else None
@@ -171,7 +172,7 @@ def fit(
 
 
 def _priced(seconds_of: Callable[[str], Profile], samples: int | None) -> Callable[[str, int | None], Profile]:
-    """Return what makes the recorded step one of another size, with the seconds of a device."""
+    """Return a function that gives the recorded step on another number of samples, with the seconds of a device."""
 
     @functools.cache
     def priced(gpu: str, size: int | None) -> Profile:
@@ -182,7 +183,7 @@ def _priced(seconds_of: Callable[[str], Profile], samples: int | None) -> Callab
 
 
 def _sized(profile: Profile, batches: Batches | None, size: int | None) -> Profile:
-    """Return the step on so many samples; the recorded one where either number is not known."""
+    """Return the step on so many samples; the recorded one if either number is not known."""
     return batches.at(size) if batches and size else profile
 
 
@@ -224,7 +225,7 @@ def _row(
 
 
 def _overhead(priced: Profile, plan: Plan) -> float:
-    """Return what a plan costs with other seconds than those it was made for, as a share of the plain step."""
+    """Return what a plan costs with the seconds of `priced`, as a share of the plain step."""
     replays = find_planned(priced, plan).replays
     seconds = sum(replay.segment.recompute_seconds for replay in replays)
     return seconds / priced.plain_seconds if priced.plain_seconds else 0.0
@@ -257,7 +258,7 @@ class _Peaks:
         self._under: list[Callable[[int], int]] = []
 
     def largest(self, usable: int, lowest: Plan) -> int:
-        """Return the most samples that fit under the `lowest` plan of one batch, or that of a larger one."""
+        """Return about the most samples that fit under the `lowest` plan of one batch, or under a larger one's."""
         if not self._under:
             self._tell("the largest batches")
             # One level, as in the frontier beside it.
@@ -272,10 +273,10 @@ class _Peaks:
 
 
 def largest(peak_bytes: Callable[[int], int], usable: int) -> int:
-    """Return a number of samples that fits, and about the largest: 0 where not even one does.
+    """Return a number of samples that fits, about the largest one; 0 if not even one sample fits.
 
-    Every byte of a step grows along a line, or stays. So its peak is convex in the samples: below the line between two
-    of them, and above what that line goes on to.
+    The size of a tensor is linear in the samples, or constant. So the peak is convex in the samples: between two
+    numbers of samples it is not above the straight line through their peaks, and outside of them not below it.
     """
     fits, size = 0, 1
     while size <= MOST_SAMPLES and peak_bytes(size) <= usable:

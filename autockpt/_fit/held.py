@@ -1,4 +1,4 @@
-"""What one rank of several holds in a step, part by part; each part has its own highest moment. No torch."""
+"""What one rank of several holds in a step, part by part; each part is counted at its own peak. No torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Held:
         parameter_bytes: its part of the weights.
         gradient_bytes: its part of the gradients, once the step is over.
         optimizer_bytes: its part of the optimizer's state.
-        bucket_bytes: where gradients are added between replicas.
-        gathered_bytes: the most that whole weights take at once, and what brings them.
-        reduced_bytes: the most that whole gradients take at once, and what they are reduced in.
-        other_bytes: the most that all else takes at once, activations above all, with the batch and buffers.
+        bucket_bytes: the buckets in which gradients are added between replicas.
+        gathered_bytes: the most that gathered weights and the buffers of their collectives take at once.
+        reduced_bytes: the most that whole gradients and the buffers of their collectives take at once.
+        other_bytes: the most that all other tensors take at once, mostly activations; with the batch and buffers.
     """
 
     parameter_bytes: int

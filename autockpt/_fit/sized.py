@@ -1,7 +1,7 @@
 """A recorded step on another batch: what grows with the number of samples, and what stays. No torch.
 
-stays    parameters, buffers, their gradients, casts of weights, and what a backward makes of the size of one of these;
-         whole weights and gradients that one rank of several has for a while
+stays    parameters, buffers, gradients of parameters, casts of weights, and tensors of backward that have the size of
+         such a gradient or cast; whole weights and gradients that one rank of several has for a part of the step
 grows    everything else, inputs and seconds too
 """
 
@@ -19,7 +19,7 @@ from .._index.profile_index import CASTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """Steps of one model on batches of several sizes, foretold from one that was recorded.
+    """Steps of one model on batches of several sizes, predicted from one that was recorded.
 
     Attributes:
         profile: of the recorded step.
@@ -33,7 +33,7 @@ class Batches:
 
     @classmethod
     def of(cls, profile: Profile, samples: int) -> Batches:
-        """Tell apart what grows."""
+        """Find the tensors that do not grow."""
         return cls(profile=profile, samples=samples, staying=_staying(profile))
 
     def at(self, samples: int) -> Profile:
@@ -65,13 +65,13 @@ class Batches:
 
 
 def samples_of(profile: Profile) -> int | None:
-    """Return how many samples a shipped profile's batch has; None where a profile does not say."""
+    """Return how many samples a shipped profile's batch has; None if the profile does not say."""
     found = re.match(r"\d+", profile.recipe.batch) if profile.recipe is not None else None
     return int(found[0]) if found else None
 
 
 def _staying(profile: Profile) -> frozenset[int]:
-    """Return the tensors whose size is that of the weights, whatever the batch."""
+    """Return the tensors whose size depends on the weights alone, not on the batch."""
     tensors, ops = profile.tensors, profile.ops
     casts = {
         tensor
@@ -87,7 +87,7 @@ def _staying(profile: Profile) -> frozenset[int]:
     world = profile.world
     whole = set() if world is None else {*world.gathered, *world.reduced}
     forward = {tensor for tensor, birth in enumerate(tensors.birth) if birth < profile.forward_ticks} - whole
-    # What has the size of an activation too may be either, and grows, which is the safe side of a larger batch.
+    # A tensor that also has the size of an activation may be either. It counts as growing: safe for a larger batch.
     grows = {tensors.bytes[tensor] for tensor in forward - casts}
     weights = {tensors.bytes[tensor] for tensor in casts | gradients} - grows
     made = {

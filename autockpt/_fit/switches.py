@@ -1,4 +1,4 @@
-"""What the switches that others have would do to a recorded step, as plans on its profile. No torch.
+"""What the switches of other libraries would do to a recorded step, as plans on its profile. No torch.
 
 every block        ▓|▓|▓|▓|▓|▓      ``activation_checkpointing_enable()``, ``--recompute-granularity full``
 every second       ▓|░|▓|░|▓|░      torchtitan's ``selective_ac_option = "2"``
@@ -18,12 +18,12 @@ from .._replays.effects import replay_of
 from ..solvers import simulate
 
 FELL = 0.005
-"""Share of the plain peak by which a peak has to be lower to be called so."""
+"""A peak is called lower if it is below the plain one by more than this share of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch, and what comes of it, predicted.
+    """A switch and its effect, predicted.
 
     Attributes:
         name: what it does, in words.
@@ -39,7 +39,7 @@ class Switch:
 
 
 def switches(profile: Profile) -> Iterator[Switch]:
-    """Yield what each switch would do that can be stated on the recorded step; O(problem) each."""
+    """Yield what each switch would do, for those that find something in the recorded step; O(problem) each."""
     index = Index(profile)
     blocks = [(block,) for block in _blocks(index)]
     if len(blocks) > 1:
@@ -59,7 +59,7 @@ def _switch(name: str, index: Index, runs: Sequence[Members]) -> Switch:
 
 
 def _blocks(index: Index) -> Iterator[int]:
-    """Yield the outermost module calls that are members of a list: what libraries wrap where the switch is on."""
+    """Yield the outermost module calls that are members of a list: libraries wrap these if the switch is on."""
     stop = 0
     for call in index.call_nodes[1:]:
         node = index.nodes[call]
@@ -70,7 +70,7 @@ def _blocks(index: Index) -> Iterator[int]:
 
 
 def _cores(index: Index) -> Iterator[Members]:
-    """Yield the core of each attention: one fused function, or all from the product before a softmax to the next."""
+    """Yield the core of each attention: one fused function, or all from the product before a softmax to that after."""
     functions = index.profile.functions
     for call in index.call_nodes:
         own = index.children[call]

@@ -1,7 +1,7 @@
 """A profile's seconds on another device: operator by operator from one roofline to another. No torch.
 
-recorded    ├ mm ──────┤ gelu ─┤ mm ──────┤   products: by the matrix rate, or the bandwidth where that takes longer
-carried     ├ mm ┤ gelu ───┤ mm ┤             all else: by the bandwidth; what lies between is stretched alike
+recorded    ├ mm ──────┤ gelu ─┤ mm ──────┤   products: by the matrix rate, or by the bandwidth if that takes longer
+carried     ├ mm ┤ gelu ───┤ mm ┤             all else: by the bandwidth; times inside an operator are interpolated
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from .._data.rooflines import ROOFLINES
 from .._index.products import multiplies
 
 WIDTHS = {"bf16": "half_flops", "fp16": "half_flops", "fp32": "single_flops"}
-"""What words in a recipe's precision say of the elements that matrices have."""
+"""Which rate of a roofline multiplies matrices, by a word in a recipe's precision."""
 
 
 NEAR = 1.05
-"""A product that takes at most so many times what its known bytes take is bound by moving: weights come to them."""
+"""A product counts as limited by bandwidth if it takes at most so many times what moving its known bytes takes.
+
+More than once, because it also moves weights, whose bytes are not known.
+"""
 
 
 def is_carried(profile: Profile) -> bool:
-    """Whether a profile's seconds can be carried to other devices: those of a roofline, of a known precision."""
+    """Whether a profile's seconds can be carried to other devices: they are a roofline's, of a known precision."""
     return profile.mode == "fake" and profile.device in ROOFLINES and bool(_rate(profile))
 
 
 def carried(profile: Profile, gpu: str) -> Profile:
-    """Return a profile with its seconds carried to another device, of `DEVICES`; as it is where they cannot be.
+    """Return a profile with its seconds carried to another device, of `DEVICES`; unchanged if they cannot be.
 
-    Predicted; what backward takes is stretched as forward is. O(operators).
+    Predicted; the seconds of backward are scaled as those of forward are. O(operators).
     """
     if not is_carried(profile) or _same(profile.device, gpu):
         return profile
@@ -67,7 +70,7 @@ def carried(profile: Profile, gpu: str) -> Profile:
 
 
 def _seconds(name: str, seconds: float, known_bytes: int, old: Roofline, new: Roofline, rate: str) -> float:
-    """Return what an operator takes on another device; of what it moves only what the step made is known."""
+    """Return the seconds of an operator on another device. Of the bytes it moves, only those made in the step count."""
     bandwidth = old.bytes_per_second / new.bytes_per_second
     if not multiplies(name) or seconds * old.bytes_per_second <= NEAR * known_bytes:
         return seconds * bandwidth
@@ -76,7 +79,7 @@ def _seconds(name: str, seconds: float, known_bytes: int, old: Roofline, new: Ro
 
 
 def _rate(profile: Profile) -> str:
-    """The rate at which the step's matrices are multiplied; empty where the profile does not say."""
+    """The name of the rate at which the step's matrices are multiplied; empty if the profile does not say."""
     precision = profile.recipe.precision if profile.recipe is not None else ""
     return next((rate for word, rate in WIDTHS.items() if word in precision), "")
 

@@ -1,8 +1,8 @@
-"""What a replay needs of the tensors that a call finds at attributes of its modules, and what it never reads.
+"""Which tensors at attributes of its modules a replay of a call needs, and which attributes are never read.
 
-step 1   self.last = a           a stands until it is overwritten
-step 2   ...; self.last = b      a replay of this call finds a at the attribute, so a is held for it, unless forward
-                                 reads nothing of a
+call 1   self.last = a           the attribute keeps a alive until it is overwritten
+call 2   ...; self.last = b      a replay of call 2 may read a at the attribute, so a is held for it, unless no call
+                                 reads that attribute
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class AtAttributes:
 
     Attributes:
         needed: tensors of the step that a replay of the call needs there.
-        unread: qualified names of attributes of which it needs nothing.
+        unread: qualified names of the attributes that no call reads.
     """
 
     needed: tuple[int, ...] = ()
@@ -29,7 +29,11 @@ class AtAttributes:
 
 
 def at_attributes(flow: Flow, found: Lifetimes) -> list[AtAttributes]:
-    """Say by call what a replay needs. An attribute that any call reads is read; so is one with anything that stays."""
+    """Say for each call what a replay needs.
+
+    An attribute counts as read if this holds for any call that finds it: the call reads or saves one of its tensors,
+    returns one, or one is older than the step.
+    """
     if not any(flow.found):
         return [AtAttributes() for _ in flow.calls]
     ticks, names, read = _read_at(flow, found), [_by_name(flow, call) for call in range(len(flow.calls))], set[str]()

@@ -1,4 +1,4 @@
-"""Which of a call's arguments other ranks may have the same, by the checksums that were taken."""
+"""Which arguments of a call may be the same on other ranks: their checksums."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .._watch.marks import SeenCall
 
 
 def copies_of(calls: Sequence[SeenCall], storages: Iterable[Sequence[int]]) -> CopiedTensors | None:
-    """Return the checksums that were taken, by call; None where none were.
+    """Return the checksums of arguments, by call; None if none were taken.
 
     Args:
         calls: the calls.
-        storages: of each, the tensors that it was given, by their numbers in the profile.
+        storages: for each call, the tensors that it was given, as numbers in the profile.
     """
     sums = {
         f"{call.name}#{call.occurrence}": tuple(pairs)

@@ -18,11 +18,11 @@ from .._watch.routing import MOVES_STATISTICS
 from .lifetimes import Lifetimes, Placed
 
 CASTS = "aten._to_copy."
-"""How the name of the operator that casts begins."""
+"""Prefix of the name of the operator that casts."""
 
 
 LIFTS = "aten.lift_fresh."
-"""How the name of the operator begins through which ``torch.tensor`` passes its new tensor."""
+"""Prefix of the name of the operator to which ``torch.tensor`` gives its new tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Flow:
         calls: the span of each call. Its markers have the storages of the arguments and of the outputs.
         functions: the same for functions.
         ops: the same for operators.
-        parameters: storages of parameters, and of those that are gathered for a while.
+        parameters: storages of parameters, also of those that are gathered for a part of the step.
         buffers: storages of buffers.
         casts: storages of autocast's cached casts of parameters.
         constants: storages that the model's own objects refer to, and that no operator of the step changes.
-        found: by call, what stands at attributes of its modules as it begins, with its storage.
+        found: by call, the tensors at attributes of its modules as it begins, each with its storage.
     """
 
     def __init__(self, run: SeenStep, found: Lifetimes) -> None:
@@ -61,7 +61,7 @@ class Flow:
         self.parameters = {number for number, key in names.items() if key in run.parameters}
         self.parameters.update(each for mark in found.of_kind("gathered") for each in mark.storages)
         self._names = {number: run.buffer_names[names[number]] for number in self.buffers}
-        # `x.fill_(0.5)` makes a tensor of its number: an operator reads it, but it is not visible in Python.
+        # `x.fill_(0.5)` makes a tensor of the number 0.5: an operator reads it, but it is not visible in Python.
         seen = found.of_kind("enter", "exit", "begin", "end", "pack")
         self._visible = {storage for each in seen for storage in each.storages}
         self._visible.update(made for op in range(len(self.ops)) for made in self.makes(op))
@@ -90,7 +90,7 @@ class Flow:
         return range(low, high)
 
     def reads(self, op: int) -> list[int]:
-        """Tensors of the step that an operator reads, without cached casts that autocast made before its function."""
+        """Tensors of the step that an operator reads; without casts that autocast had cached before its function."""
         span, function = self.ops[op], self.run.ops[op].function
         since = self.functions[function].first.tick if function >= 0 else span.first.tick
         read = (each for each in span.first.storages if each in self._visible and self.is_activation(each))
@@ -125,12 +125,15 @@ class Flow:
         return any(first < len(own) and own[first] < ops.stop for own, first in found)
 
     def buffer_names(self, storages: Iterable[int], module: str) -> list[str]:
-        """Qualified names of the buffers with these storages, as far as they are inside a module."""
+        """Qualified names of the buffers that have these storages and are inside a module."""
         prefix = f"{module}." if module else ""
         return sorted({name for each in storages for name in self._names.get(each, ()) if name.startswith(prefix)})
 
     def captured(self) -> set[int]:
-        """The calls that read a tensor from outside that is not an argument, a parameter, a buffer or a constant."""
+        """The calls that read a tensor from outside which a replay would not find.
+
+        A replay finds arguments, parameters and their cached casts, buffers, constants, and state at attributes.
+        """
         captured: set[int] = set()
         arguments = [
             {*span.first.storages, *(storage for each, storage in found if self._is_state(each, storage))}
@@ -148,11 +151,11 @@ class Flow:
         return captured
 
     def _is_state(self, found: Found, storage: int) -> bool:
-        """Whether a replay finds at an attribute what forward found: no gradient goes back, and nothing changes it."""
+        """Whether a replay can use what forward found at an attribute: it has no graph, and no operator changes it."""
         return not found.graph and storage not in self.writes_of
 
     def _born_before(self, storage: int, tick: int) -> int:
-        """Tick at which a storage was allocated; if it is on a device without tape, when an operator last made it."""
+        """Tick at which a storage was allocated. If the tape does not see its device: when an operator last made it."""
         made = self._made_elsewhere.get(storage, [])
         newest = bisect_right(made, tick)
         return made[newest - 1] if newest else self.born(storage)
@@ -181,7 +184,11 @@ class Flow:
         return not set(span.last.storages).isdisjoint(span.first.storages)
 
     def mutates(self, function: int) -> bool:
-        """Whether a function changes a storage older than itself, except for a buffer that only it is given."""
+        """Whether a function changes a storage older than itself.
+
+        A buffer that only this function is given is excepted, if an operator of batch norm changes it, or if outputs of
+        the function share storage with its inputs.
+        """
         span = self.functions[function]
         for op in self.ops_of[function]:
             for storage in self.changed(op):
@@ -228,7 +235,7 @@ class Flow:
         return found
 
     def _cached_casts(self) -> frozenset[int]:
-        """Storages of casts of parameters that autocast caches and hands out again. They count as the parameter."""
+        """Storages of casts of parameters that autocast caches and returns again. They count as the parameter."""
         found: set[int] = set()
         for op, seen in enumerate(self.run.ops):
             if not seen.name.startswith(CASTS) or seen.function < 0:

@@ -1,8 +1,9 @@
 """Derives the storage lifetimes of the plain step from the tape of a step whose saved tensors were spilled.
 
-In a spilled step only forward itself keeps a storage alive, so its free is its natural death. How long the plain step
-would have kept it follows from the markers of its saves. The copies that backward read do not exist in the plain step:
-each one stands for its original storage. The clock counts ticks: one for each allocation and each marker.
+In a spilled step only forward itself keeps a storage alive. So the tick at which it is freed is its *natural* end: from
+then on the plain step keeps it only for backward. How long it does so follows from the markers of the saves. Backward
+reads copies, which do not exist in the plain step: each one counts as its original storage. The clock counts ticks: one
+for each allocation and each marker.
 
     spilled    alloc 7 · pack 7 · free 7 · ...            · alloc 9 · unpack 9 · free 9 · release
     natural    alloc 1 · pack 1 · free 1 · ...                      · unpack 1          · release
@@ -20,7 +21,10 @@ from .._watch.marks import Mark, MarkKind, SeenStep
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A marker with its tick and the storages that its keys meant then. Storages from before the step are negative."""
+    """A marker, its tick, and the storages that its keys meant at that tick.
+
+    Storages from before the step have negative numbers.
+    """
 
     mark: Mark
     tick: int
@@ -29,14 +33,15 @@ class Placed:
 
 @dataclass(slots=True)
 class Lifetimes:
-    """Every storage born in a step and every marker, on the clock of ticks.
+    """Every storage allocated in a step and every marker, on the clock of ticks.
 
     Attributes:
         bytes: size of each storage.
         birth: tick of its allocation.
-        natural: tick from which at most saves keep it alive.
-        death: tick from which it is freed in the plain step; `ticks` if it outlives the step.
-        reads: for each copy of a saved tensor that backward read: number of the save, ticks of its birth and its free.
+        natural: tick from which nothing but saves keeps it alive.
+        death: tick from which it is free in the plain step; `ticks` if it outlives the step.
+        reads: for each copy of a saved tensor that backward read: number of the save, and the ticks at which the copy
+            was made and freed.
         marks: the markers in order.
         older: keys of the storages from before the step, by their negative number.
         ticks: length of the clock.
@@ -59,7 +64,10 @@ class Lifetimes:
         return (each for each in self.marks if each.mark.kind in kinds)
 
     def late_forwards(self) -> tuple[tuple[int, int], ...]:
-        """Return the spans of ticks of forwards after a backward: each to the next backward, or to the last exit."""
+        """Return the spans of ticks of the forwards after a backward.
+
+        Each begins with the first call after that backward, and ends with the next backward or after the last exit.
+        """
         found: list[tuple[int, int]] = []
         began, ended, over = -1, -1, False
         for each in self.of_kind("enter", "exit", "forward_end", "backward_again"):
@@ -94,7 +102,7 @@ def lifetimes(run: SeenStep) -> Lifetimes:
 
 
 def places(run: SeenStep) -> list[int]:
-    """Return where among a run's events each of the storages was allocated that `lifetimes` finds, in its order."""
+    """Return the index of the event that allocated each storage of `lifetimes`, in the order of `lifetimes`."""
     copies, workspaces, _ = _not_of_the_step(run)
     allocated = (place for place, event in enumerate(run.events) if event.kind == "alloc")
     return [place for place in allocated if place not in copies and place not in workspaces]
@@ -115,7 +123,7 @@ class _Reading:
         self._holders: Counter[int | None] = Counter()  # what keeps each storage: forward (1), its saves, its copies
         self._natural: dict[int, int] = {}
         self._death: dict[int, int] = {}
-        self._read: dict[int, tuple[int, int]] = {}  # by address of a copy: its save, and the tick of its birth
+        self._read: dict[int, tuple[int, int]] = {}  # by address of a copy: its save, and the tick at which it was made
 
     def mark(self, mark: Mark) -> None:
         found = self.found
@@ -140,7 +148,7 @@ class _Reading:
 
     def allocate(self, key: int, size: int) -> None:
         number, is_copy = self.live.get(key, (-1, True))
-        if not is_copy and number >= 0:  # the address is used again, so it was freed: in a thread that no tape sees
+        if not is_copy and number >= 0:  # the address is used again, so a thread that no tape sees has freed it
             self._natural.setdefault(number, self.found.ticks)
             self._let_go(number)
         self.live[key] = len(self.found.bytes), False
@@ -148,7 +156,7 @@ class _Reading:
         self._born(size)
 
     def lose(self, size: int) -> None:
-        """Add a storage that counts as freed at once, since the tape does not see when it is."""
+        """Add a storage that counts as freed at once, since the tape does not see its free."""
         number = len(self.found.bytes)
         self._natural[number] = self._death[number] = self.found.ticks + 1
         self._born(size)
@@ -191,8 +199,9 @@ def _not_of_the_step(run: SeenStep) -> tuple[set[int], set[int], set[int]]:
     """Find the allocations that get no ordinary lifetime, as indices of events.
 
     Returns:
-        The recorder's own, such as copies of saved tensors; workspaces: never freed, and no marker names their storage;
-        and lost ones: the same, but freed by threads that no tape sees (those of collectives).
+        Three sets. The recorder's own allocations, such as copies of saved tensors. Workspaces, which are never freed
+        and which no marker names. Lost ones, which no marker names either, but which a thread that no tape sees frees,
+        such as those of collectives.
     """
     copies: set[int] = set()
     lost: set[int] = set()

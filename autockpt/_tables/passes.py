@@ -10,17 +10,17 @@ from .lifetimes import Lifetimes
 
 
 def later_passes(found: Lifetimes) -> tuple[int, ...]:
-    """Return the ticks at which passes after the first begin; one inside another and the outer one again, too."""
+    """Return the ticks at which passes after the first begin, or an outer pass goes on after one inside it."""
     return tuple(each.tick for each in found.of_kind(*LATER_PASSES))
 
 
 def nested_passes(found: Lifetimes) -> tuple[int, ...]:
-    """Return those of them at which a pass inside another begins, or the outer one goes on."""
+    """Return those ticks of `later_passes` at which a pass inside another begins, or the outer one goes on."""
     return tuple(each.tick for each in found.of_kind("backward_turn"))
 
 
 def rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
-    """Return in order each save that a later backward pass read again, and the tick at which that pass first did."""
+    """Return each save that a later backward pass read again, with the tick of that pass's first read; in order."""
     passes, seen, again = 0, dict[int, int](), list[tuple[int, int]]()
     for each in found.of_kind(*LATER_PASSES, "unpack"):
         if each.mark.kind != "unpack":

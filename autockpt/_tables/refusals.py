@@ -10,12 +10,12 @@ from .._watch.checks import CHANGES_PARAMETER, DRAWS, DRAWS_ELSEWHERE
 from .flow import Flow
 
 RRELU = ("aten.rrelu_with_noise.", "aten.rrelu_with_noise_.")
-"""How the names of torch's operators begin that write their noise tensor after autograd has saved it."""
+"""Prefixes of the names of the operators that write their noise tensor after autograd has saved it."""
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved its tensor, and a replay stops at the last save"
 
 UNTRACED = "returns an empty or sparse tensor, and recording cannot see what reads it"
-"""In another step the tensor may have elements: an expert without tokens in the recorded step gets some later."""
+"""In another step the tensor may have elements: an expert that has no tokens in the recorded step may get some."""
 
 CAPTURED = "reads a tensor that is no argument, parameter or buffer (closure or attribute)"
 

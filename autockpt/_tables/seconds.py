@@ -1,4 +1,4 @@
-"""When the places of a step were passed, by the clock of runs that were timed."""
+"""The times at which a step reached its markers, from runs that were timed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Seconds:
     """The times of a plain step.
 
     Attributes:
-        at: seconds since the start of forward, by place. Functions may be timed in another run: only the span between
-            begin and end of each counts.
-        ops: seconds of each operator in the recorded run; only their shares count.
+        at: seconds since the start of forward, by place. Functions may be timed in another run, so only the seconds
+            between begin and end of each function count.
+        ops: seconds of each operator in the recorded run; only their ratios count.
         plain_seconds: seconds of the whole step.
     """
 

@@ -66,11 +66,14 @@ def rounded(seconds: float) -> float:
 
 
 def _in_order(found: Lifetimes, at: Mapping[Place, float]) -> dict[Place, float]:
-    """Return the seconds of calls and saves, made non-decreasing: they come from several timed forwards."""
+    """Return the seconds of calls and saves, raised where needed so that they never decrease.
+
+    They come from several timed forwards, so they may be out of order.
+    """
     last = 0.0
     ordered: dict[Place, float] = {}
     places = [(each.mark.kind, each.mark.index) for each in found.of_kind("enter", "exit", "pack", "forward_end")]
-    left = Counter(places)  # the root has an exit for each forward, and takes the seconds of the last one
+    left = Counter(places)  # the root has an exit for each forward: the seconds are put at the last one
     for place in places:
         left[place] -= 1
         if not left[place]:

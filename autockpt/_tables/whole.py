@@ -1,4 +1,4 @@
-"""Units of FSDP2 in a step: what a gather of each takes, and when in backward which of them were gathered."""
+"""Units of FSDP2 in a step: what gathering each one takes, and when in backward it was gathered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def unit_records(run: SeenStep, found: Lifetimes) -> tuple[UnitRecord, ...] | None:
-    """Return the calls of units in a step; None where there are none, or no backward has read anything."""
+    """Return a record for each call of a unit; None if there are no units, or no backward has read anything."""
     ticks = [each.tick for each in found.of_kind("whole")]
     stops = [*ticks[1:], found.ticks]
     if not ticks:

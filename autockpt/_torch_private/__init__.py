@@ -10,11 +10,11 @@ nodes.py       nodes of autograd, and how many a forward makes
 optimizers.py  an optimizer step without its hooks
 profiler.py    the memory profiler, of which a process has one
 recorder.py    autograd's state, fake tensors, caches
-gathering.py   whether the parameters of a unit are here, and gathering them
+gathering.py   whether the parameters of a unit of FSDP2 are gathered, and gathering them
 sharded.py     what lies on several ranks: stores, units of FSDP2, stages of pipelines
 streams.py     the current stream of a device
-world.py       ranks that are not there
-yielding.py    hooks that go out of the way of what allows none
+world.py       a fake process group, and a model on one of its ranks
+yielding.py    saved-tensors hooks that are taken away while code runs that allows none
 """
 
 from __future__ import annotations

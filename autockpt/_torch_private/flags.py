@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-# Looked up once: frames read all of these between operators that have swept the caches.
+# Looked up once: frames read all of these between operators, which have evicted Python's objects from the CPU's caches.
 _C, _cuda = torch._C, torch.cuda
 
 
 def _matmul_precision() -> str | None:
-    """Return what the older interface says of matrix products; None where the newer one contradicts it."""
+    """Return the precision of matrix products by the older interface; None if the newer interface contradicts it."""
     try:
         return str(_C._get_float32_matmul_precision())
     except RuntimeError:
@@ -34,7 +34,7 @@ def _precision(backend: str, operators: str) -> tuple[Any, Any]:
 
 _FLAGS: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
     (torch.get_default_dtype, torch.set_default_dtype),
-    # Off in a backward that a method of a subclass has begun.
+    # Off in a backward that a method of a tensor subclass has begun.
     (_C._get_torch_function_state, _C._set_torch_function_state),  # type: ignore[attr-defined]
     (_C._get_flash_sdp_enabled, _C._set_sdp_use_flash),
     (_C._get_math_sdp_enabled, _C._set_sdp_use_math),
@@ -61,18 +61,18 @@ _READ_FLAGS = [_C._get_float32_matmul_precision if read is _matmul_precision els
 
 
 def flags() -> list[Any]:
-    """Return what decides which kernels run and in which precision, and whether subclasses have a say."""
+    """Return the flags that decide which kernels run, in which precision, and whether ``__torch_function__`` runs."""
     try:
         found = [read() for read in _READ_FLAGS]
     except RuntimeError:  # see `_matmul_precision`
         found = [read() for read, _ in _FLAGS]
-    if _cuda._initialized and _cuda.is_initialized():  # the first alone is no call
+    if _cuda._initialized and _cuda.is_initialized():  # the first is only an attribute, and saves the call
         found += [read() for read, _ in _CUDA_FLAGS]
     return found
 
 
 def set_flags(wanted: list[Any]) -> None:
-    """Make `wanted`, as `flags` returned them, the choice again."""
+    """Set the flags to `wanted`, which `flags` has returned."""
     if flags() == wanted:
         return
     warn_only = _C._get_deterministic_algorithms_warn_only()

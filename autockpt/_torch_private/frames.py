@@ -1,4 +1,4 @@
-"""What frames need: versions, storages, flags, generators, and what is on around a forward."""
+"""What frames need: versions, storages, generators, and which modes and transforms are on around a forward."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Tensor)
 
 
-# Frames call what is below between operators that have swept the caches, where every attribute on the way to a function
-# is read from memory. So each is looked up once, here.
+# Frames call the functions below between operators, which have evicted Python's objects from the CPU's caches. Every
+# attribute on the way to a function is then read from memory. So each is looked up once, here.
 _C, _autograd, _functorch = torch._C, torch._C._autograd, torch._C._functorch
 _parametrize = torch.nn.utils.parametrize
 
@@ -32,7 +32,7 @@ set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
 def never_compiled(function: F) -> F:
     """Keep the compiler from tracing `function` and what it calls: autograd calls hooks from compiled code too.
 
-    `torch.compiler.disable` says the same, but imports the compiler, which takes a second.
+    `torch.compiler.disable` does the same, but imports the compiler, which takes a second.
     """
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameAction.SKIP
@@ -56,16 +56,16 @@ def transforms_active() -> bool:
 
 
 def runs_plain() -> bool:
-    """Whether nothing is on that makes of a forward something that cannot run again by itself.
+    """Whether nothing is on under which a forward could not be replayed by itself.
 
-    Frames ask this of every call. So what the functions here say one by one is said without calling them.
+    Frames ask this in every call. So it repeats the checks of the functions in this file instead of calling them.
     """
     return (
         _autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
         and _functorch.maybe_current_level() is None
         and forward_ad._current_level < 0
         and _C._get_tracing_state() is None
-        and _parametrize._cache_enabled <= 0  # a replay would compute them anew
+        and _parametrize._cache_enabled <= 0  # a replay would compute the cached weights anew
         and not captures_graph()
         and ((hooks := outer_hooks()) is None or getattr(hooks[0], "__module__", None) != _CHECKPOINT)
     )
@@ -105,7 +105,7 @@ def preserved_version(tensor: Tensor) -> AbstractContextManager[None]:
 
 
 def graph_is_alive(parameter: Tensor) -> bool:
-    """Whether some graph leads to a parameter: its accumulator holds it, and is there as long as such a graph."""
+    """Whether some graph leads to a parameter: as long as one does, the parameter's accumulator lives and holds it."""
     return held_elsewhere(parameter)
 
 
@@ -116,7 +116,7 @@ def held_elsewhere(tensor: Tensor) -> bool:
 
 
 def parts(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return tensors that have memory, in the place of wrappers (quantized weights, say), which only look like it."""
+    """Return the tensors that have memory: of a wrapper, such as a quantized weight, the tensors inside it."""
     found: list[Tensor] = []
     for tensor in tensors:
         flatten = None if type(tensor) in _WHOLE else getattr(tensor, "__tensor_flatten__", None)
@@ -132,7 +132,7 @@ _WHOLE = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return the tensor that has the memory: of a DTensor that of this rank, of what a collective brings what comes."""
+    """Return the tensor that has the memory: a DTensor's local tensor, or the one inside an AsyncCollectiveTensor."""
     while type(tensor) not in _WHOLE:
         kind, inner = type(tensor).__name__, None
         if kind == "DTensor":
@@ -146,7 +146,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def here(tensor: Tensor) -> Tensor:
-    """Return the same, once its bytes are there: a collective may not have brought them yet."""
+    """Return a tensor once its bytes are there; of an AsyncCollectiveTensor the tensor inside, after waiting for it."""
     if type(tensor) in _WHOLE:
         return tensor
     if type(tensor).__name__ == "AsyncCollectiveTensor":
@@ -156,7 +156,7 @@ def here(tensor: Tensor) -> Tensor:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """Return a number that tensors alive at the same time share exactly when they share storage; 0 if there is none."""
+    """Return a number that is equal for two live tensors exactly if they share storage; 0 if there is no storage."""
     try:
         whole = tensor if type(tensor) in _WHOLE else local(tensor)  # without a call, nearly always
         key: int = whole.untyped_storage()._cdata
@@ -166,11 +166,11 @@ def storage_key(tensor: Tensor) -> int:
 
 
 keeps_graph: Callable[[], bool] = _autograd._get_current_graph_task_keep_graph
-"""Say whether the backward that this thread is in keeps its graph for another; True where it is in none."""
+"""Say whether the backward that this thread is in keeps its graph for another; True if it is in none."""
 
 
 def keeping_backward() -> int:
-    """Return the number of the backward that this thread is in, if that keeps its graph for another; else -1."""
+    """Return the number of the backward that this thread is in, if it keeps its graph for another; else -1."""
     return _C._current_graph_task_id() if keeps_graph() else -1
 
 
@@ -193,7 +193,7 @@ def is_tracing() -> bool:
 
 
 def parametrizations_are_cached() -> bool:
-    """Whether `torch.nn.utils.parametrize.cached` is on, which knows modules by their addresses."""
+    """Whether `torch.nn.utils.parametrize.cached` is on, whose cache knows modules by their addresses."""
     return _parametrize._cache_enabled > 0
 
 
@@ -217,7 +217,7 @@ def tensor_without_storage(
     Args:
         kind: the subclass.
         look: shape, strides, offset of the first element, and dtype.
-        device: where it is said to be.
+        device: the device that it reports.
         requires_grad: whether it requires a gradient.
     """
     shape, stride, offset, dtype = look
@@ -232,7 +232,7 @@ plain_torch_function = _C._disabled_torch_function_impl
 
 
 tries_kernels: Callable[[], bool] = _C._get_cudnn_benchmark
-"""Say whether cuDNN tries which kernel is fastest, in each thread anew: that of a replay may be another."""
+"""Say whether cuDNN tries which kernel is fastest. It tries in each thread anew, so a replay may run another kernel."""
 
 try_kernels: Callable[[bool], None] = _C._set_cudnn_benchmark
 """Have cuDNN try which kernel is fastest, or not."""
@@ -247,7 +247,7 @@ def container_handlers(
 
 
 def default_generator(device: torch.device) -> torch.Generator | None:
-    """Return the generator that random operators on `device` draw from, None if the device has none of its own."""
+    """Return the generator that random operators on `device` draw from; None if the device has none of its own."""
     if device.type == "cpu":
         return torch.default_generator
     if device.type == "mps":

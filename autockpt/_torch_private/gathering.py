@@ -1,4 +1,4 @@
-"""Gathering the parameters of a unit of FSDP2: whether they are here, what it takes, and doing it."""
+"""Gathering the parameters of a unit of FSDP2: whether they are gathered, how many bytes it takes, and doing it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .sharded import param_groups, parameters_of
 
 
 def gather(unit: Any) -> bool:
-    """Gather the parameters of a unit; whether they were away and nobody had asked for them."""
+    """Gather the parameters of a unit; return whether some were sharded and no gather of them was under way."""
     asked = False
     for group in param_groups(unit):
         if not group.is_unsharded:
@@ -22,7 +22,7 @@ def gather(unit: Any) -> bool:
 
 
 def let_go(unit: Any) -> None:
-    """Let go of what `gather` gathered."""
+    """Free the parameters that `gather` gathered; their shards stay."""
     for group in param_groups(unit):
         group._to_sharded()
 
@@ -33,12 +33,12 @@ def is_here(unit: Any) -> bool:
 
 
 def is_coming(unit: Any) -> bool:
-    """Whether the parameters of a unit are on their way: a collective brings them that nobody has waited for."""
+    """Whether parameters of a unit are on their way: a collective brings them, and nobody has waited for it yet."""
     return not is_here(unit) and any(group._all_gather_result is not None for group in param_groups(unit))
 
 
 def gather_bytes(unit: Any) -> tuple[int, int, int]:
-    """Return the bytes of a unit's parameters while they are gathered, of what brings them, and of what others send."""
+    """Return three sizes: a unit's gathered parameters, the buffers of the gathers, and what other ranks send."""
     whole = parts(each for _, each in parameters_of(unit) if each is not None)
     bringing_bytes = received_bytes = 0
     for group in param_groups(unit):
@@ -53,9 +53,10 @@ def gather_bytes(unit: Any) -> tuple[int, int, int]:
 
 
 def given_to_unit(tensor: Tensor) -> tuple[Any, int] | None:
-    """Return the node and the number of its output that a tensor was before it was given to a unit of FSDP2.
+    """Return the node that made a tensor before a unit of FSDP2 was given it, and the number of the node's output.
 
-    A unit's hooks make of each tensor that it is given another one, of the same bytes. None for what is none of these.
+    A unit's hooks replace each tensor that the unit is given by another one with the same bytes. None if `tensor` is
+    not such a one.
     """
     node: Any = tensor.grad_fn
     if node is None or type(node).__name__ != "RegisterPostBackwardFunctionBackward":

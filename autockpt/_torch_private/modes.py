@@ -33,7 +33,7 @@ outer_hooks: Callable[[], Hooks | None] = functools.partial(_autograd._top_saved
 
 
 def suspend_function_mode(mode: object) -> bool:
-    """Switch off the torch function mode `mode` if it is the innermost; whether it was."""
+    """Switch off the torch function mode `mode` if it is the innermost; return whether it was."""
     depth = _C._len_torch_function_stack()
     if depth and _C._get_function_stack_at(depth - 1) is mode:
         _C._pop_torch_function_stack()
@@ -70,10 +70,10 @@ def dispatch_modes() -> list[Any]:
 
 
 def of_the_user(modes: list[Any]) -> list[Any]:
-    """Return those of the dispatch modes that neither torch nor autockpt brings.
+    """Return the dispatch modes whose class is neither torch's nor autockpt's.
 
-    What those two bring counts, records or caches, and leaves results as they are. Selective checkpoints hand each
-    cached result out once, so a replay must not run under their modes.
+    Modes of those two count, record or cache, and do not change results. A selective checkpoint's mode returns each
+    cached result only once, so a replay must not run under it.
     """
     return [mode for mode in modes if type(mode).__module__.partition(".")[0] not in ("torch", "autockpt")]
 
@@ -95,7 +95,7 @@ class Modes(NamedTuple):
 
 
 def modes_on() -> Modes:
-    """Return the modes and hooks that are on."""
+    """Return the modes and the innermost hooks that are on."""
     return Modes(function_modes(), dispatch_modes(), outer_hooks())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 COMPILER = "torch._dynamo.callback"
-"""Tells when torch begins to compile and when it ends; loaded with the compiler."""
+"""The module that tells when torch begins and ends to compile; torch loads it with the compiler."""
 
 
 def saving_node() -> int:
@@ -25,23 +25,23 @@ def node_number(node: Any) -> int:
 
 
 def running_node() -> Any:
-    """Return the node that backward runs in this thread, which asks for its saved tensors; None outside of one."""
+    """Return the node that backward runs in this thread; None outside of a backward."""
     return torch._C._current_autograd_node()
 
 
 def running_backward() -> int:
-    """Return the number of the backward that runs in this thread; -1 outside of one."""
+    """Return the number of the backward that runs in this thread; -1 outside of a backward."""
     return int(torch._C._current_graph_task_id())
 
 
 def reads_late_writes() -> bool:
-    """Whether the node that asks for a saved tensor is one that writes it after autograd has it: an RReLU's noise."""
+    """Whether the running node is an RReLU's, whose forward writes its noise tensor after autograd has saved it."""
     node = running_node()
     return node is not None and node.name().startswith("RreluWithNoise") and bool(node._saved_training)
 
 
 def python_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Yield the nodes of custom functions (`torch.autograd.Function`) that some nodes of a graph lead to, each once."""
+    """Yield the nodes of custom functions (`torch.autograd.Function`) that can be reached from `nodes`, each once."""
     todo, seen = list(nodes), set()
     while todo:
         node = todo.pop()
@@ -54,7 +54,7 @@ def python_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 class NodeCount:
-    """Counts the nodes of autograd that this thread makes in a block, but for those with which torch compiles.
+    """Counts the nodes of autograd that this thread makes in a block, without those made while torch compiles.
 
     Attributes:
         made: how many.

@@ -1,4 +1,4 @@
-"""What the memory of optimizers needs: a step of theirs without its hooks."""
+"""What counting the memory of optimizers needs: their step without its hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.optim import Optimizer, optimizer
 def blank_optimizer(live: Optimizer) -> Optimizer:
     """Return an optimizer of the same class with the same attributes, without hooks and patches of its ``step``.
 
-    It does not ask either whether a CUDA graph is being captured, which would set CUDA up.
+    Its step does not check whether a CUDA graph is being captured either: that check would initialize CUDA.
     """
     blank: Optimizer = object.__new__(type(live))
     attributes = {name: value for name, value in vars(live).items() if name != "step"}  # patched by schedulers
@@ -36,7 +36,7 @@ def bare_step(kind: type[Optimizer]) -> Callable[[Optimizer], object]:
 
 
 def foreach_by_default(kind: type[Optimizer], parameters: Iterable[Tensor], device_type: str) -> bool:
-    """Whether an optimizer of this class, told nothing, updates all its parameters at once on such a device."""
+    """Whether an optimizer of this class updates all its parameters at once on such a device, by default."""
     modules = [sys.modules.get(base.__module__) for base in kind.__mro__ if issubclass(base, Optimizer)]
     asks = any(hasattr(module, "_default_to_fused_or_foreach") for module in modules if module is not optimizer)
     known = (FakeTensor, *optimizer._foreach_supported_types)
@@ -45,7 +45,7 @@ def foreach_by_default(kind: type[Optimizer], parameters: Iterable[Tensor], devi
 
 
 def refuse_pointers(tensor: Tensor) -> None:
-    """Have whoever asks for the address of a tensor without memory get an error: a kernel would write to address 0."""
+    """Make it an error to ask for the address of a tensor without memory: a kernel would write to address 0."""
     if tensor.is_meta and tensor.layout == torch.strided:
         torch._C._set_throw_on_mutable_data_ptr(tensor)
 

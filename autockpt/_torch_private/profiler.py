@@ -1,4 +1,4 @@
-"""The memory profiler, of which a process has one: who runs it, and what it tells."""
+"""The memory profiler, of which a process has one: who runs it, and which allocations it saw."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ import msgspec
 import torch
 
 LOG_LEVEL, ERROR = "FLAGS_caffe2_log_level", 2
-"""The level from which torch writes its log, and that of errors: one above warnings."""
+"""The name of torch's variable for the level from which it writes its log; the level of errors, one above warnings."""
 
 KINETO_LEVEL = "KINETO_LOG_LEVEL"
-"""The same of the library below the profiler."""
+"""The environment variable for the log level of Kineto, the library below the profiler."""
 
 AllocationEvent: TypeAlias = tuple[int, int, str, int | None]
 """Address, change in bytes (negative for a free), device type, device index."""
 
 ALONE = threading.RLock()
-"""Held by a thread that patches torch or has its profiler run: recordings and measurements wait for each other.
+"""Held by a thread that patches torch or runs its profiler, so recordings and measurements wait for each other.
 
-Used as it is in a ``with``: between its ``acquire`` and the block no interrupt comes. Who trains does not ask for it.
+It is used directly in a ``with``, so that no interrupt comes between its ``acquire`` and the block. Training does not
+take it.
 """
 
 _ENDS: list[Callable[[], object]] = []
 
 _OURS: list[MemoryProfiler] = []
-"""Who of us reads the profiler that runs: a measurement, a recording, or one within the other."""
+"""Our readers of the profiler that runs: a measurement, a recording, or both if one is inside the other."""
 
 
 def yields_to_others(end: Callable[[], object]) -> None:
-    """Say how a profiler of ours is ended that runs between the parts of a user's step, if another is wanted."""
+    """Note how our profiler is ended if another is wanted; until then it runs between the parts of a user's step."""
     _ENDS[:] = [end]
     for running in _OURS[-1:]:
         running.stays = True
 
 
 def make_room() -> None:
-    """End such a profiler, where it can be."""
+    """End the profiler of `yields_to_others`, if there is one."""
     while _ENDS:
         _ENDS.pop()()
 
 
 def profiler_is_running(*, elsewhere: bool = True) -> bool:
-    """Return whether a torch profiler is recording: in this thread, or in any, since a process has room for one."""
+    """Return whether a torch profiler is recording in this thread, or `elsewhere`: a process has room for only one."""
     profiler: Any = torch.autograd.profiler
     return bool(torch.autograd._profiler_enabled()) or (elsewhere and profiler._is_profiler_enabled)  # type: ignore[attr-defined]
 
@@ -62,13 +63,13 @@ def our_profiler_is_running() -> bool:
 
 
 def measuring() -> bool:
-    """Return whether the profiler that runs is that of a measurement in this thread, which a recording may share."""
+    """Return whether the profiler that runs is a measurement's in this thread: a recording may share it."""
     here = bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
     return here and bool(_OURS) and all(each.measures for each in _OURS)
 
 
 def foreign_profiler() -> str:
-    """Return the class of a profiler of the user's that is running; empty where none is found."""
+    """Return the name of the class of a user's profiler that is running; empty if none is found."""
     own: Any = torch.autograd.profiler.profile
     kinds: tuple[Any, ...] = (torch.profiler.profile, own)
     for kind in kinds:
@@ -82,13 +83,13 @@ def foreign_profiler() -> str:
 
 @contextmanager
 def no_profiler_left() -> Iterator[None]:
-    """Stop a profiler that was started inside, where an interrupt came before its own end."""
+    """After the block, stop a profiler that was started in it and that an interrupt kept from being stopped."""
     before = profiler_is_running()
     try:
         yield
     finally:
         staying = [each for each in _OURS if each.stays]
-        if staying:  # a step that is recorded goes on after what is measured
+        if staying:  # the recording of a step goes on after the measurement inside it
             _OURS[:] = staying
         elif not before:
             _end_profiler()
@@ -109,9 +110,9 @@ class MemoryProfiler:
 
     Attributes:
         log_level: the level of torch's log from before it.
-        measures: whether it is that of a measurement, which others may share.
-        stays: whether it runs on after what began it.
-        events: what was seen on the CPU so far, where another reader has begun or ended meanwhile.
+        measures: whether it is a measurement's, whose profiler others may share.
+        stays: whether it goes on after the block that started it.
+        events: what was seen on the CPU until another reader last began or ended; empty if none has.
     """
 
     log_level: int
@@ -123,7 +124,7 @@ class MemoryProfiler:
 def start_memory_profiler(*, measures: bool = False) -> MemoryProfiler:
     """Start a profiler that records allocations and no operators, and that writes nothing to stderr by itself.
 
-    Where one is `measuring` the new reader shares it: what was seen so far is handed out, and the profiler goes on.
+    If one is `measuring`, its readers get what it saw so far, and a new profiler goes on for them and the new reader.
     """
     if measuring():
         others = list(_OURS)
@@ -139,16 +140,16 @@ def _start(running: MemoryProfiler, others: list[MemoryProfiler]) -> MemoryProfi
     options = torch.autograd.profiler.profile(profile_memory=True)
     config, activities = options.config(create_trace_id=True), {torch.profiler.ProfilerActivity.CPU}
     flag = _log_level()
-    flag.value = max(flag.value, ERROR)  # else a warning for frees of memory that is older than the recording
-    # A line for each start and stop has the highest level of all. The first profiler of a process reads the variable.
+    flag.value = max(flag.value, ERROR)  # else torch warns of frees of memory that is older than the recording
+    # Kineto writes a line for each start and stop, at its highest level. Only a process's first profiler reads this.
     quiet = nullcontext() if KINETO_LEVEL in os.environ else _variable(KINETO_LEVEL, "6")
     try:
         with ALONE, quiet:
             torch.autograd._prepare_profiler(config, activities)  # type: ignore[attr-defined]
             torch.autograd.profiler._run_on_profiler_start()
-            # One of which nothing makes events. Those of operators would take longer than the allocations. Those of
-            # `record_function`, in which every optimizer steps, are written to as they end: where we stop inside one
-            # (a closure), torch has freed it by then, and the write lands in whatever is there, a gradient perhaps.
+            # A scope in which nothing makes events. Events of operators would take longer than the allocations. An
+            # event of `record_function`, in which every optimizer steps, is written to as it ends. If we stop inside
+            # one (in a closure), torch has freed it by then, and the write lands in other memory, a gradient perhaps.
             scopes = {torch._C._profiler.RecordScope.LITE_INTERPRETER}
             torch.autograd._enable_profiler(config, activities, scopes)  # type: ignore[attr-defined, call-arg]
     except BaseException:
@@ -160,7 +161,7 @@ def _start(running: MemoryProfiler, others: list[MemoryProfiler]) -> MemoryProfi
 
 
 def _hand_out(results: Any, readers: list[MemoryProfiler]) -> None:
-    """Give readers what was seen on the CPU."""
+    """Add to the events of readers what was seen on the CPU."""
     seen = _of_the_tree(results)
     for each in readers:
         each.events += seen
@@ -171,10 +172,11 @@ def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[Allo
 
     Args:
         running: the profiler.
-        device_type: whose allocations are wanted.
+        device_type: the kind of device whose allocations are wanted.
 
     Returns:
-        Every allocation and free that it saw on the CPU and on such devices, in time order.
+        In time order, every allocation and free that it saw on the CPU and on such devices; empty if another profiler
+        has taken them.
     """
     results: Any = None
     others = [each for each in _OURS if each is not running]
@@ -184,7 +186,7 @@ def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[Allo
     finally:
         _end_profiler()
         _log_level().value = running.log_level
-    if results is None or not results.trace_start_ns():  # another profiler came in between, and has taken all
+    if results is None or not results.trace_start_ns():  # another profiler came in between, and has taken all events
         return []
     if others and device_type == "cpu":
         _hand_out(results, [running, *others])
@@ -194,8 +196,8 @@ def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[Allo
 
 
 def _of_the_tree(results: Any) -> list[AllocationEvent]:
-    """Read the events of the CPU. Those of another device are there only where an operator is their parent."""
-    kind: Any = torch._C._profiler._ExtraFields_Allocation  # told by it: a tag is made anew each time that one is read
+    """Read the events of the CPU. Those of another device are in the tree only if an operator is their parent."""
+    kind: Any = torch._C._profiler._ExtraFields_Allocation  # cheaper than the tag, which is made anew at each read
     found: list[tuple[int, AllocationEvent]] = []
     todo: list[Any] = list(results.experimental_event_tree())
     while todo:
@@ -232,7 +234,7 @@ class _Trace(msgspec.Struct, frozen=True):
 
 
 def _of_the_trace(results: Any) -> list[AllocationEvent]:
-    """Read the events of all devices from the trace as it is saved: nothing else has them with their addresses."""
+    """Read the events of all devices from the saved trace: nothing else has them with their addresses."""
     with tempfile.TemporaryDirectory(prefix="autockpt-") as folder:
         path = Path(folder) / "trace.json"
         results.save(str(path))
@@ -248,7 +250,7 @@ def _of_the_trace(results: Any) -> list[AllocationEvent]:
 
 
 def _log_level() -> ctypes.c_int:
-    """Return the level from which torch writes its log, to be set; one that nobody reads where it has another log."""
+    """Return torch's variable for the level of its log, to read and set; a new one if this torch has another log."""
     try:
         return ctypes.c_int.in_dll(ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libc10.so")), LOG_LEVEL)
     except (OSError, ValueError):
@@ -257,7 +259,7 @@ def _log_level() -> ctypes.c_int:
 
 @contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """Have a variable in the environment that is not there yet."""
+    """Set a variable of the environment inside the block; it is not set yet."""
     os.environ[name] = value
     try:
         yield

@@ -13,13 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 CLOCK_KHZ = 1_500_000
-"""Of a device that does not tell."""
+"""The clock assumed for a device that does not tell its own."""
 
 
 def load_compiler() -> None:
     """Import what torch imports itself when a mode first sees an operator.
 
-    That takes two hundred frames of Python's stack, which a model that is deep in its own forward need not have left.
+    The import takes two hundred frames of Python's stack, and a model deep in its forward may not have that many left.
     """
     import torch._dynamo  # noqa: F401
 
@@ -39,7 +39,7 @@ def sleep_on(device: torch.device, seconds: float) -> None:
 
 
 def plain_subclasses() -> AbstractContextManager[None]:
-    """Return a context in which functions take tensors of subclasses for plain ones. Function modes see them."""
+    """Return a context in which functions treat tensors of subclasses as plain ones. Function modes still see them."""
     context: AbstractContextManager[None] = torch._C.DisableTorchFunctionSubclass()
     return context
 
@@ -71,13 +71,13 @@ def fake_mode_of(tensor: Tensor) -> Any:
 
 
 def new_fake_mode() -> FakeTensorMode:
-    """Return a mode whose tensors have shapes and no values; constants that a model makes may be real."""
+    """Return a mode whose tensors have shapes and no values; operators may be given real tensors (constants) too."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 @contextmanager
 def quiet_fake_tensors() -> Iterator[None]:
-    """Keep fake tensors from logging errors that they raise as well."""
+    """Keep fake tensors from logging the errors that they raise."""
     logger = logging.getLogger(FakeTensorMode.__module__)
     before, logger.disabled = logger.disabled, True
     try:
@@ -112,7 +112,7 @@ def active_data_parallel() -> torch.nn.Module | None:
 
 
 def after_backward(callback: Callable[[], None]) -> None:
-    """Have something called when the backward is over that is running now."""
+    """Have `callback` called when the backward that is running now is over."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
@@ -129,8 +129,8 @@ def cached_weights() -> dict[Any, Any]:
 
 
 def empty_pinned_cache() -> None:
-    """Give back the pinned memory that torch keeps for later requests, where torch can."""
-    empty = getattr(torch._C, "_host_emptyCache", None)  # of a torch with CUDA
-    empty = empty or getattr(torch.accelerator, "empty_host_cache", None)  # of a newer one, with any device
+    """Free the pinned memory that torch keeps for later requests, if this torch can."""
+    empty = getattr(torch._C, "_host_emptyCache", None)  # a torch with CUDA has this
+    empty = empty or getattr(torch.accelerator, "empty_host_cache", None)  # a newer torch has this, for any device
     if empty is not None and torch.accelerator.is_available():
         empty()

@@ -1,4 +1,6 @@
-"""What lies on several ranks: the store of a process group, and the units of FSDP2, whose parameters come and go.
+"""What lies on several ranks: the store of a process group, units of FSDP2, and stages of pipelines.
+
+A unit of FSDP2 has each of its parameters twice:
 
 at rest     sharded_param      a DTensor, whose local tensor has this rank's bytes
 gathered    _unsharded_param   the same object each time; its storage has no bytes in between
@@ -32,7 +34,7 @@ def default_store() -> Any:
 
 
 def any_units() -> bool:
-    """Whether any module of this process is, or was, a unit of FSDP2: each has a class of its own then."""
+    """Whether any module of this process is, or was, a unit of FSDP2: the class of each is derived from FSDPModule."""
     kind = _kind_of_units()
     return kind is not None and bool(type.__subclasses__(kind))
 
@@ -44,7 +46,7 @@ def unit_of(module: nn.Module) -> Any:
 
 
 def _kind_of_units() -> Any:
-    # Another thread may be in the midst of importing it: then there is none yet.
+    # Another thread may be importing the module just now: then the class is not there yet.
     return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
 
 
@@ -62,7 +64,7 @@ def unit_ranks(unit: Any) -> set[int]:
 
 
 def parameters_of(unit: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield the parameters of a unit as they are at rest and as they are gathered; None where they never were."""
+    """Yield each parameter of a unit at rest and gathered; None for the latter if it was never gathered."""
     for group in param_groups(unit):
         for each in group.fsdp_params:
             yield each.sharded_param, getattr(each, "_unsharded_param", None)
@@ -70,7 +72,7 @@ def parameters_of(unit: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
 
 def waiting_gradients(unit: Any) -> list[Tensor]:
     """Return the whole gradients that a unit holds until it is to reduce them (`set_requires_gradient_sync`)."""
-    found: dict[int, Tensor] = {}  # by storage: torch 2.15 has them under both names
+    found: dict[int, Tensor] = {}  # by storage: torch 2.15 has the same gradient under both names
     for group in param_groups(unit):
         for each in group.fsdp_params:
             gathered = getattr(each, "_unsharded_param", None)
@@ -81,7 +83,7 @@ def waiting_gradients(unit: Any) -> list[Tensor]:
 
 
 def buffers_of(unit: Any) -> list[Tensor]:
-    """Return what a unit's collectives have brought and its parameters were not filled with yet, or just were."""
+    """Return the outputs of a unit's all-gathers that are still held: to be copied to parameters, or just copied."""
     states = [unit._comm_ctx.all_gather_state] if getattr(unit._comm_ctx, "all_gather_state", None) else []
     results = [each.all_gather_result for each in states]
     results += [group._all_gather_result for group in param_groups(unit)]
@@ -89,7 +91,7 @@ def buffers_of(unit: Any) -> list[Tensor]:
 
 
 def unit_switches(unit: Any) -> tuple[object, ...]:
-    """Return what decides how much a unit holds in a step: whether it reduces, and when it lets go of parameters."""
+    """Return what decides how much a unit holds in a step: whether it reduces, and when it frees its parameters."""
     return tuple(
         (group.reduce_grads, group.all_reduce_grads, group.reshard_after_backward, group._reshard_after_forward)
         for group in param_groups(unit)
@@ -102,7 +104,7 @@ def is_offloaded(unit: Any) -> bool:
 
 
 def gathers_by_itself(unit: Any) -> bool:
-    """Whether shards of a unit are gathered in a way of their own, as those of float8 are."""
+    """Whether shards of a unit define how they are gathered, as those of float8 do."""
     shards = parts(shard for shard, _ in parameters_of(unit))
     return any(hasattr(each, "fsdp_pre_all_gather") for each in shards)
 
@@ -113,7 +115,7 @@ def is_distributed(tensor: Tensor) -> bool:
 
 
 def is_distributed_at_times(tensor: Tensor) -> bool:
-    """Whether a parameter lies on several ranks, now or in forward, as DistributedDataParallel has those of layers."""
+    """Whether a parameter lies on several ranks, now or in forward only, as layers' do in DistributedDataParallel."""
     return is_distributed(tensor) or hasattr(tensor, "_st_info")
 
 
@@ -122,7 +124,8 @@ def stages() -> list[Any]:
     kind = getattr(sys.modules.get("torch.distributed.pipelining.stage"), "_PipelineStageBase", None)
     if kind is None:
         return []
-    # By what refers to their classes: all objects would be those too that other threads are just making, and proxies.
+    # Found by what refers to their classes. A search of all objects would meet proxies, and objects that other threads
+    # are just making.
     every = [kind]
     for each in every:
         every += [derived for derived in type.__subclasses__(each) if derived not in every]
@@ -130,20 +133,20 @@ def stages() -> list[Any]:
 
 
 def asks_for_shapes(stage: Any) -> bool:
-    """Whether a forward of a stage that runs now only tells the shapes of what it makes, as its first one does."""
+    """Whether the forward of a stage that runs now only infers the shapes of its outputs, as the stage's first does."""
     known = getattr(stage, "_stage_meta", None)  # torch 2.12 and before ask without gradients
     return known is not None and known.outputs is None
 
 
 def gradients_arriving(stage: Any) -> list[Tensor]:
-    """Return where a stage of a pipeline has gradients of its outputs arrive."""
+    """Return the tensors into which a stage of a pipeline receives the gradients of its outputs."""
     return _received(stage, "grad_recv_info")
 
 
 def kept_by_stage(stage: Any) -> list[Tensor]:
-    """Return what a stage of a pipeline has made in a step and keeps until its next one begins.
+    """Return what a stage of a pipeline has made in a step and keeps until its next step begins.
 
-    These are the outputs of the last stage, and of any the gradients of its inputs where a schedule splits backward.
+    The last stage keeps its outputs. Any stage keeps the gradients of its inputs, if the schedule splits backward.
     """
     outputs = tree_leaves(getattr(stage, "output_chunks", []))
     gradients = (each.grad for each in _received(stage, "args_recv_info"))
@@ -162,18 +165,18 @@ def mesh_ranks(tensor: Any) -> set[int]:
 
 
 def like(tensor: Any) -> Callable[[Tensor], Tensor]:
-    """Return what makes of this rank's part a tensor that lies on the ranks as a given one does; or leaves it."""
+    """Return a function that makes this rank's part a DTensor laid out as `tensor`; or leaves it, if that is none."""
     if not is_distributed(tensor):
         return lambda part: part
-    kind, spec = type(tensor), tensor._spec  # of `from_local` it is what forward's own conversions do, without a graph
+    kind, spec = type(tensor), tensor._spec  # as `from_local` does in a forward, but without a graph
     return lambda part: kind(part, spec, requires_grad=False)
 
 
 def wait_for_collectives(on: bool) -> bool:
-    """Have functional collectives of this thread be waited for as they begin, or not; return whether they were.
+    """Set whether this thread waits for functional collectives as they begin; return whether it did before.
 
-    Else torch waits as somebody first reads what they bring. Where nobody does, as where a replay ends before, it holds
-    that for good.
+    By default torch waits when somebody first reads the result of one. If nobody does, because a replay ends before,
+    torch holds the result for good.
     """
     functional: Any = sys.modules.get("torch.distributed._functional_collectives")
     if functional is None or not process_group():
@@ -190,7 +193,7 @@ def wait_for_collectives(on: bool) -> bool:
 
 
 class _Waits(threading.local):
-    """What torch does with what a collective brings, or waits for it, thread by thread."""
+    """Stands for torch's function that wraps the result of a collective. In threads with `on` it waits instead."""
 
     def __init__(self, plain: Callable[[Tensor], Tensor], wait: Callable[[Tensor], Tensor]) -> None:
         self.plain, self.wait, self.on = plain, wait, False
@@ -200,13 +203,14 @@ class _Waits(threading.local):
 
 
 def move(tensor: Tensor) -> None:
-    """Have a tensor's whole storage in another place, with the same bytes: who watches the allocator sees it come.
+    """Free a tensor's whole storage and allocate it anew with the same bytes: whoever watches the allocator sees that.
 
-    Nobody may read it meanwhile, and it counts as no change.
+    Nobody may read it meanwhile. It does not count as a change of the tensor.
     """
     storage = tensor.untyped_storage()
     size_bytes = storage.nbytes()
-    # A row of numpy's is no memory of torch's. The tensor's own must not become numpy's: it could not be resized then.
+    # The bytes wait in numpy's memory, which torch's allocator does not see. The tensor's own storage must not become
+    # numpy's: it could not be resized then.
     held = torch.from_numpy(numpy.empty(size_bytes, numpy.uint8))
     held.copy_(_row_of(tensor))
     storage.resize_(0)
@@ -229,14 +233,14 @@ def ranks_in(group: Any) -> list[int]:
 
 
 def lies_on_several(unit: Any) -> bool:
-    """Whether the parameters of a unit lie on several ranks while they are gathered, too (tensor parallelism)."""
+    """Whether parameters of a unit lie on several ranks even while they are gathered (tensor parallelism)."""
     return any(each.is_dtensor for group in param_groups(unit) for each in group.fsdp_params)
 
 
 def meshes_of_layers(unit: Any) -> list[Any]:
-    """Return the meshes on which parameters of a unit lie while they are gathered, too."""
+    """Return the meshes on which parameters of a unit lie even while they are gathered."""
     every = [each for group in param_groups(unit) for each in group.fsdp_params if each.is_dtensor]
-    specs = (getattr(each, "_unsharded_dtensor_spec", None) or each._tp_spec for each in every)  # torch 2.11 has this
+    specs = (getattr(each, "_unsharded_dtensor_spec", None) or each._tp_spec for each in every)  # the latter: 2.11
     return [each.mesh for each in specs]
 
 
@@ -246,17 +250,17 @@ def name_of_group(mesh: Any) -> str:
 
 
 def group_of(name: str) -> Any:
-    """Return the process group of a name; None where there is none."""
+    """Return the process group of a name; None if there is none."""
     distributed: Any = torch.distributed.distributed_c10d
     return next((group for group, each in distributed._world.pg_names.items() if each == name), None)
 
 
 def gather_parts(whole: Tensor, part: Tensor, group: str) -> None:
-    """Gather the parts that ranks have into `whole`, in their order; all ranks of the group call this."""
+    """Gather the parts of all ranks into `whole`, in the order of ranks; all ranks of the group call this."""
     run: Any = getattr(torch.distributed, "all_gather_single", None)  # torch 2.12 and before have the other name
     (run or torch.distributed.all_gather_into_tensor)(whole, part, group=group_of(group))
 
 
 def has_rebuilt_buckets(wrapper: torch.nn.parallel.DistributedDataParallel) -> bool:
-    """Whether the buckets of DistributedDataParallel were laid out anew, as they are once, in its second step."""
+    """Whether the buckets of DistributedDataParallel were laid out anew. That happens once, in its second step."""
     return wrapper._has_rebuilt_buckets

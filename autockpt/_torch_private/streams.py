@@ -1,4 +1,4 @@
-"""The current stream of a CUDA device: which it is, and whether what is asked of it is written down and done later."""
+"""The current stream of a CUDA device: which it is, and whether a CUDA graph is being captured in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import torch
 
-# Frames ask in every call. A process without CUDA is told by an attribute, without a call.
+# Frames ask in every call. In a process without CUDA, an attribute answers without a call.
 _cuda = torch.cuda
 
 StreamNumbers: TypeAlias = tuple[int, int, int]
@@ -19,9 +19,9 @@ def captures_graph() -> bool:
 
 
 def current_stream() -> StreamNumbers | None:
-    """Return the current stream of the current CUDA device: torch's object for it costs ten times as much.
+    """Return the current stream of the current CUDA device; None if CUDA is not in use.
 
-    None where CUDA is not in use.
+    Torch's own object for the stream costs ten times as much.
     """
     if not _cuda._initialized or not _cuda.is_initialized():
         return None
@@ -30,6 +30,6 @@ def current_stream() -> StreamNumbers | None:
 
 
 def stream_of(numbers: StreamNumbers) -> torch.cuda.Stream:
-    """Return a stream that `current_stream` told of."""
+    """Return torch's object for a stream that `current_stream` returned."""
     stream, device, kind = numbers
     return torch.cuda.Stream(stream_id=stream, device_index=device, device_type=kind)

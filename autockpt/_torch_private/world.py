@@ -1,4 +1,4 @@
-"""A world of ranks that are not there, in one process: torch's fake process group, and a model of one of its ranks.
+"""One rank of several in one process, without the others: torch's fake process group, and a model on its rank 0.
 
 rank 0 of 8   gathers from nobody ─▶ a buffer of the right size ─▶ the same Python of FSDP2 as on eight ranks
 """
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from .sharded import is_distributed, process_group
 
 FAKE = "fake"
-"""What torch calls the backend whose collectives bring nothing."""
+"""Torch's name for the backend whose collectives bring no values."""
 
 
 def open_fake_group(size: int) -> None:
-    """Make this process rank 0 of so many, the others of which are not there: its collectives wait for nobody."""
-    # Registers the backend; a module for tests by its place, and what torch's own tools for planning use.
+    """Make this process rank 0 of so many. The others are not there, and its collectives wait for nobody."""
+    # The import registers the backend. It is among torch's modules for tests, but torch's own planning tools use it.
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.distributed.init_process_group(FAKE, rank=0, world_size=size, store=FakeStore())
@@ -50,16 +50,16 @@ def shard(module: nn.Module) -> None:
 
 
 def replace_tensors(model: nn.Module, new: Callable[[Tensor], Tensor]) -> None:
-    """Put other tensors in the place of a model's parameters, gradients and buffers, of shards those that are here.
+    """Replace the tensors of a model's parameters, gradients and buffers; of a DTensor its local tensor.
 
     Units of FSDP2 take them as their own. Parameters that lie on several ranks stay the same objects.
 
     Args:
         model: the model; none of its units is gathered.
-        new: makes one tensor of the same size of each that has memory.
+        new: given each tensor that has memory, returns one of the same size.
     """
     with torch.no_grad(), warnings.catch_warnings():
-        # Units compare addresses, which tensors without values have none of: all of them are new to a unit.
+        # Units compare addresses to find what is new. Tensors without values have none, so all of them count as new.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         model._apply(lambda tensor: _rewrapped(tensor, new))
 
@@ -72,10 +72,10 @@ def _rewrapped(tensor: Any, new: Callable[[Tensor], Tensor]) -> Any:
 
 @contextmanager
 def told_of_resizes(tell: Callable[[torch.UntypedStorage, int], None]) -> Iterator[None]:
-    """Tell of storages that Python gives another size inside the block, as FSDP2 does: no operator tells of that.
+    """Inside the block, tell of each storage that Python code resizes, as FSDP2 does: no operator shows that.
 
     Args:
-        tell: is given the storage, and the bytes that it had.
+        tell: is given the storage, and the bytes that it had before.
     """
     if not process_group():
         yield

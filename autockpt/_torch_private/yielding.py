@@ -1,4 +1,4 @@
-"""Hooks on saved tensors that go out of the way of what allows none, as `torch.func.grad`."""
+"""Saved-tensors hooks that are taken away while code runs that allows none, such as `torch.func.grad`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _autograd = torch._C._autograd
 
 @contextmanager
 def yielding_hooks(hooks: Hooks, yielded: Callable[[], None]) -> Iterator[None]:
-    """Put hooks on saved tensors inside the block, but where code switches such hooks off.
+    """Put hooks on saved tensors inside the block, except while code switches such hooks off.
 
-    Torch refuses to switch them off where some are on, so they are taken away before, and put back after.
+    Torch refuses to switch hooks off while some are on. So these are taken away before that, and put back after it.
 
     Args:
         hooks: pack and unpack.
-        yielded: called as they are taken away.
+        yielded: called each time that they are taken away.
     """
     switch = _Switch(hooks, yielded)
     push_hooks(*hooks)
@@ -35,7 +35,10 @@ def yielding_hooks(hooks: Hooks, yielded: Callable[[], None]) -> Iterator[None]:
 
 
 class _Switch:
-    """Stands before torch's own switch, or before that of another such block, in this thread or another."""
+    """Replaces torch's two functions that switch hooks off and on, and calls what it has replaced.
+
+    That is torch's own, or the switch of another such block, in this thread or another.
+    """
 
     def __init__(self, hooks: Hooks, yielded: Callable[[], None]) -> None:
         self._hooks: Hooks | None = hooks
@@ -49,9 +52,9 @@ class _Switch:
         self._stand(self.disable, self.enable)
 
     def take_off(self) -> None:
-        """Take this one out of the row: in other threads others may have come before it.
+        """Take this switch out of the chain, in which other threads may have put theirs before it.
 
-        The compiler's tables may keep it for good, if they are made meanwhile: so it lets go of what it was told.
+        If the compiler's tables are made meanwhile, they keep the switch for good. So it drops the hooks and `yielded`.
         """
         self._hooks = self._yielded = None
         before: Any = getattr(_autograd._saved_tensors_hooks_disable, "__self__", None)

@@ -1,10 +1,10 @@
-"""One rank of a world that is not there: what a step holds on each of so many ranks, from one process.
+"""Records a step as one rank of several has it, in one process: the other ranks are not there.
 
     a fake process group ─▶ the user's build, which shards ─▶ fakes in the place of its tensors ─▶ `_record` ─▶ Profile
 
 profiling.py  `autockpt.profile`
-group.py      the process group of ranks that are not there
-rank.py       a model on one of them, recorded
+group.py      the fake process group
+rank.py       records a model as one of its ranks
 shard.py      FSDP2 over the blocks of a model that shards nothing itself
 """
 

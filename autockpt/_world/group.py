@@ -1,4 +1,4 @@
-"""The process group of ranks that are not there: collectives wait for nobody, and bring nothing."""
+"""A fake process group, whose other ranks are not there: collectives wait for nobody, and bring no values."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OTHERS = (
 
 @contextmanager
 def world_of(ranks: object) -> Iterator[None]:
-    """Make this process rank 0 of so many inside the block, the others of which are not there.
+    """Inside the block, make this process rank 0 of a fake group of so many ranks.
 
-    A fake group of so many that the caller has opened stays.
+    If the caller has opened a fake group of that size, that one is used, and it stays open.
 
     Raises:
-        NotApplicable: torch has no process groups here, or this process is in one already.
-        ProfilingError: it is no number of ranks.
+        NotApplicable: torch has no process groups here, or this process is in another one already.
+        ProfilingError: `ranks` is not a whole number from 1 on.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ProfilingError(f"world_size is {shown(ranks)}; it must be a whole number of ranks, 1 or more")
@@ -39,7 +39,7 @@ def world_of(ranks: object) -> Iterator[None]:
             raise NotApplicable(OTHERS.format(rank=rank, ranks=size, backend=backend, asked=ranks))
         yield
         return
-    # As a launcher says it: builds that ask for their device by LOCAL_RANK find one.
+    # What a launcher sets: a build that chooses its device by LOCAL_RANK finds it.
     told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks}", "LOCAL_WORLD_SIZE": f"{ranks}"}
     before = {name: os.environ.get(name) for name in told}
     private.open_fake_group(ranks)

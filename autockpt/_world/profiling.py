@@ -1,4 +1,4 @@
-"""`autockpt.profile`: of a model that is there, or of one rank of a world that is not."""
+"""`autockpt.profile`: records a step of a model in this process, or of one rank of several that are not there."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ def profile(
 
     Everything is put back: generators, buffers, flags, attributes, hooks; gradients are never touched. What cannot
     be put back is named in the profile's notes. Hooks that run after a gradient was accumulated do not run; a
-    tensor's own hooks do, since they may change the gradient. A plan that is applied to the model is set aside
-    meanwhile.
+    tensor's own hooks do, since they may change the gradient. If a plan is applied to the model, the recorded steps
+    run without it.
 
-    What forward saves for backward waits on the host meanwhile. The steps that are only timed hold it, as in training.
+    In the step that is watched, the tensors that forward saves for backward wait on the host. The steps that are only
+    timed hold them as in training.
 
-    With `world_size`, the step is that of one of so many ranks, and no other has to be there: ``profile(build,
-    world_size=8)`` opens a process group of eight in which collectives bring nothing, calls `build` in it as rank 0,
+    With `world_size`, the step is that of one rank of so many, and no other rank has to be there. ``profile(build,
+    world_size=8)`` opens a process group of eight in which collectives bring no values, calls `build` in it as rank 0,
     and records the model that it returns in fake mode. The build shards by ``fully_shard`` (FSDP2) or
     ``parallelize_module``, or wraps in DistributedDataParallel, as it does in training.
 
@@ -59,7 +60,7 @@ def profile(
             optimizer)``.
         inputs: one batch: a tuple is passed positionally, a mapping by keyword. Not with `world_size`.
         loss: maps the model's outputs to a scalar; without it memory is reserved as by `apply`.
-        optimizer: its state counts as static bytes, also before its first step, and its step as the last one of the
+        optimizer: its state counts as static bytes, also before its first step. Its step counts as the end of the
             training step; it is neither run nor changed. A name such as ``"adamw"`` stands for a class of
             ``torch.optim`` with its defaults, a list for several that step one after the other.
         mode: ``measured`` runs one step that is watched and a few that are timed; ``fake`` runs nothing. None is
@@ -68,8 +69,8 @@ def profile(
             ``rtx4090`` or ``t4``; ``measured`` ignores it.
         holds_outputs: whether the loop still has a name for the model's outputs when the optimizer steps. False is for
             a loop that keeps the loss alone, as transformers' Trainer does.
-        world_size: how many ranks train together; None for a model that is there.
-        shard: with `world_size`, ``fsdp2`` makes units of the model's repeated blocks and of its root, where `build`
+        world_size: how many ranks train together; None to record the given model in this process.
+        shard: with `world_size`, ``fsdp2`` makes units of the model's repeated blocks and of its root, if `build`
             shards nothing. None leaves such a model whole.
 
     Returns:
@@ -77,12 +78,12 @@ def profile(
 
     Raises:
         NotApplicable: the model has no trainable parameters, or lies on several ranks; with `world_size`, this process
-            is in a process group already, or `build` shares the model in a way that takes the other ranks (FSDP1,
+            is in a process group already, or `build` shares the model in a way that needs the other ranks (FSDP1,
             shards on the host).
         ProfilingError: the model cannot be recorded: no loss, an unknown mode, device or optimizer, an optimizer that
             trains something else, a gradient taken inside forward, a profiler that is already running, or forward or
-            the loss fails on the batch, which leaves the model as it was; or it is no number of ranks, or `build`
-            fails as one of them.
+            the loss fails on the batch, which leaves the model as it was; or `world_size` is no number of ranks, or
+            `build` fails as one of them.
         Exception: an error of the model's own, of another class than Python's usual ones.
 
     Example:
@@ -125,10 +126,10 @@ def profile(
 
 
 def refuse_unplannable(build: object, inputs: object, mode: Mode | None, way: Way | None) -> None:
-    """Refuse what does not go with ranks that are not there.
+    """Refuse arguments that do not go with `world_size`.
 
     Raises:
-        ProfilingError: there is such a thing.
+        ProfilingError: one of them does not.
     """
     if isinstance(build, torch.nn.Module) or not callable(build) or inputs is not MISSING:
         raise ProfilingError(

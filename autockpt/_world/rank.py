@@ -1,9 +1,9 @@
-"""A model on one of the ranks of a world that is not there, recorded.
+"""Records a model as one rank of several has it, without the other ranks.
 
-fsdp2    shards as they lie, and collectives that bring tensors of the right sizes
-dtensor  parts of layers (tensor parallelism), and collectives that bring activations of the right sizes
-ddp      the model inside, and the buckets beside it: its reductions run in C++, which takes no fake tensors
-whole    a model that shares nothing: each rank holds all of it
+fsdp2    shards as in training, and collectives that return tensors of the right sizes
+dtensor  parts of layers (tensor parallelism), and collectives that return activations of the right sizes
+ddp      the model inside the wrapper; the buckets are counted: reductions run in C++, which takes no fake tensors
+whole    a model that is not shared: each rank holds all of it
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .._record.step import Loss
 from .shard import shard
 
 Way = Literal["fsdp2"]
-"""How a model is to be shared that shares nothing by itself."""
+"""How to share a model whose build does not share it."""
 
 INSIDE = (
     "{0} is DistributedDataParallel inside the model, which cannot be planned without the other ranks yet. Wrap the "
@@ -56,7 +56,7 @@ NO_COLLECTIVES = (
 
 @dataclass(frozen=True, slots=True)
 class OnRank:
-    """A model as rank 0 has it, its batch, and what is known of its training; see `autockpt.profile`."""
+    """A model as rank 0 has it, its batch, loss and optimizer; see `autockpt.profile`."""
 
     model: nn.Module
     inputs: object
@@ -68,15 +68,15 @@ class OnRank:
 def profiles_of_rank(made: OnRank, devices: Sequence[str | None], way: Way | None = None) -> list[Profile]:
     """Record a step of a model on one of the ranks of a fake process group, with the seconds of each device.
 
-    The model is given up: tensors without values take the place of its own.
+    The model cannot be used afterwards: tensors without values take the place of its own.
 
     Args:
         made: what was built in that group.
         devices: names of rooflines; None for the default one.
-        way: how to share it, where it shares nothing by itself; None to leave it whole.
+        way: how to share the model, if its build has not; None to leave it whole.
 
     Raises:
-        NotApplicable: it is shared in a way that cannot be planned without the other ranks.
+        NotApplicable: the model is shared in a way that cannot be planned without the other ranks.
         ProfilingError: the build has left the group; else see `autockpt.profile`.
     """
     if not private.process_group():
@@ -114,9 +114,9 @@ def _recorded(made: OnRank, devices: Sequence[str | None]) -> list[Profile]:
 
 
 def _of_replica(made: OnRank, wrapper: DistributedDataParallel, devices: Sequence[str | None]) -> list[Profile]:
-    """Record the model that DistributedDataParallel is around, and count its buckets.
+    """Record the model inside DistributedDataParallel, and count the buckets.
 
-    Where gradients lie in the buckets they are there before the step, and what backward makes is added to them.
+    If gradients are views of the buckets, they exist before the step, and backward adds to them.
     """
     inner, size_bytes = wrapper.module, bucket_bytes(wrapper)
     lie_there = wrapper.gradient_as_bucket_view

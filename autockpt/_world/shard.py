@@ -21,7 +21,7 @@ from .. import _torch_private as private
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """Return the blocks of a model, in order: the outermost modules that have siblings of their class.
 
-    A block has parameters in modules inside it. A single layer is none, since it is too little to gather by itself.
+    A block has parameters in modules inside it. A single layer is no block: it is too small to gather by itself.
     """
     return list({id(each): each for each in _blocks(model)}.values())
 
@@ -41,7 +41,7 @@ def _is_deep(module: nn.Module) -> bool:
 
 
 def shard(model: nn.Module, optimizers: Iterable[Optimizer] = ()) -> None:
-    """Make units of FSDP2 of a model's blocks and of its root, over all ranks, and have optimizers train the shards."""
+    """Make a model's blocks and its root units of FSDP2, over all ranks, and have optimizers train the shards."""
     before = dict(model.named_parameters())
     for each in (*blocks_of(model), model):
         private.shard(each)
