@@ -35,7 +35,8 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     """Read numbers of samples, several in one word or in several."""
     words = [each.strip() for word in value for each in word.split(",")]
     for word in words:
-        if not word.isdecimal() or not 0 < int(word[:9]) <= 10**6:
+        digits = word.lstrip("0")[:9]  # more would be too many to read, and are too many samples
+        if not word.isdecimal() or not digits or int(digits) > 10**6:
             raise click.BadParameter(f"{word!r} is no number of samples, such as 8", ctx, param)
     return list(dict.fromkeys(map(int, words)))
 

@@ -141,13 +141,14 @@ class Road:
         That all windows suffice is necessary for no wait at all, and nearly sufficient. O(moves × windows around each).
         """
         rows = sorted({move.until for move in moves if move and move.until is not None}, key=self.ends.gone.__getitem__)
+        numbers = {call: number for number, call in enumerate(rows)}
         gone, fetched = ([column[each] for each in rows] for column in (self.ends.gone, self.ends.fetched))
         passing: dict[tuple[bool, int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
         back = [-tick for tick in fetched]  # ascending
         for number, move in enumerate(moves):
             if move is None or move.until is None:
                 continue
-            last = rows.index(move.until)
+            last = numbers[move.until]
             for trip in move.trips:
                 firsts = (bisect.bisect_right(gone, trip.packed), bisect.bisect_left(back, -trip.read))
                 for way, first in enumerate(firsts):

@@ -111,6 +111,7 @@ def test_it_fits_the_screen(run: Run, monkeypatch: pytest.MonkeyPatch, columns: 
         (["gpt2-xl", "--gpu", "rtx4080"], "did you mean rtx4090"),
         (["gpt2-xl", "--batch", "many"], "'many' is no number of samples"),
         (["gpt2-xl", "--batch", "0"], "'0' is no number of samples"),
+        (["gpt2-xl", "--batch", "0000000019999999"], "'0000000019999999' is no number of samples"),  # was read as 1
         (["gpt2-xl", "--optimizer", "adamw"], "--optimizer goes with file.py:function"),
         (["PROFILE", "--batch", "8"], "does not say how many samples its batch has"),
         (["gpt3"], "gpt2-xl"),
