@@ -150,6 +150,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._ranks import group as rank_group
     from autockpt._ranks import refuse as ranks_refuse
     from autockpt._ranks.by_hand import what_runs
+    from autockpt._ranks.pipeline import Pipeline
     from autockpt._record import alive, host_speed, in_place, recorder, timing
     from autockpt._record import build as record_build
     from autockpt._record.fake import RooflineClock
@@ -174,12 +175,14 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.spilled_step import SpilledStep
     from autockpt._tables.lifetimes import Lifetimes, lifetimes
     from autockpt._train import agreement
+    from autockpt._train import request as train_request
     from autockpt._train.decision import Decision, Situation
     from autockpt._train.decision import decide as governor_decide
     from autockpt._train.history import History
     from autockpt._train.known import Known, Ready
     from autockpt._train.request import Request
     from autockpt._train.step import MOST_FORWARDS
+    from autockpt._train.ways import Ways
     from autockpt._watch import observer
     from autockpt._watch.observer import Observer
     from autockpt._watch.static import StaticStorages

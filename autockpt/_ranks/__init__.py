@@ -22,12 +22,12 @@ from __future__ import annotations
 from torch import nn
 
 from .. import _torch_private as private
-from .base import One, Parted, Ranks
+from .base import Agree, Choose, One, Parted, Ranks
 from .buckets import wrappers
 from .fsdp import speaking_parameters, units
 from .group import Group
 
-__all__ = ["One", "Parted", "Ranks", "ranks_of"]
+__all__ = ["Agree", "Choose", "One", "Parted", "Ranks", "ranks_of"]
 
 
 def ranks_of(model: nn.Module) -> Ranks:

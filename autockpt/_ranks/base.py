@@ -15,6 +15,12 @@ Choose = Callable[[Sequence[Any]], T]
 """Makes one value out of those of all ranks, in their order. It gives the same on each, or raises the same."""
 
 
+class Agree(Protocol):
+    """Agrees as `Ranks.agree` does; or also raises if a rank has left."""
+
+    def __call__(self, value: Any, choose: Choose[T], *, parting: bool = False) -> T: ...
+
+
 class Parted(Exception):
     """A rank came to a round too late, so each rank goes on by itself. The message names that rank."""
 

@@ -21,7 +21,7 @@ from .._data.copies import CopiedTensors
 from .._data.errors import NotApplicable
 from .._data.offload import Offload
 from .._data.profile import Profile
-from .base import Ranks
+from .base import Agree
 from .buckets import wrappers
 from .fsdp import each_unit, speaking_parameters, speaks, units
 
@@ -99,18 +99,18 @@ def _members(group: str) -> list[int]:
     return [] if found is None else private.ranks_in(found)
 
 
-def with_copies(profile: Profile, ranks: Ranks, group: str) -> Profile:
+def with_copies(profile: Profile, agree: Agree, group: str) -> Profile:
     """Return a recorded step with the inputs that were the same on all ranks sharing layers; all ranks call this.
 
     Args:
         profile: the step on this rank, with its checksums.
-        ranks: all that train together.
+        agree: all ranks that train together agree by it.
         group: name of the process group of those that share layers with this rank.
     """
     copies = CopiedTensors() if profile.copies is None else profile.copies
     members = _members(group)
     own = {call: [each for _, each in pairs] for call, pairs in copies.sums.items()}
-    alike = ranks.agree({"sharing": members, "sums": own}, _alike)
+    alike = agree({"sharing": members, "sums": own}, _alike)
     every = [*(each for call in profile.calls for each in call.arguments), *chain(*profile.functions.arguments)]
     written = {each.tensor for each in every if each.mutated}
     found = {tensor for call in alike for tensor, _ in copies.sums[call]} - written

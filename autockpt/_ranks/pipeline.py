@@ -3,9 +3,9 @@
     stage 0    F F ·  B F B F B B  step │        forwards wait for the stage before, backwards for the one after
     stage 1      F B F B F B F B   step │        so no rank may wait or raise as a step begins
 
-A rank that cannot plan publishes its error as its step begins, and runs that step spilled. Earlier stages need
-gradients from that rank before their optimizers step, and later stages need inputs. So all know the error by then, and
-raise it as their optimizers step.
+A rank whose step cannot begin as it should publishes its error and the number of the step, and runs that step spilled.
+Earlier stages need gradients from that rank before their optimizers step, and later stages need inputs. So all know the
+error by then, and raise it as their optimizers take that step.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Pipeline:
     def __init__(self) -> None:
         self.there = self.waits = self._looked = self._planned = False
         self._error: AutockptError | None = None
+        self._begun = 0  # steps of this stage
         self._stages: list[Any] = []
 
     def asks_for_shapes(self, models: Iterable[nn.Module], root: nn.Module) -> bool:
@@ -78,12 +79,16 @@ class Pipeline:
         self._place = f"{place}/{self._store.add(f'{place}/opened by {self._own}', 1)}"
         self.there = self.waits = True
 
+    def begins(self) -> None:
+        """Note that a step begins."""
+        self._begun += 1
+
     def fails(self, error: AutockptError) -> bool:
-        """Say that this rank cannot plan. Return whether its step must go on: other ranks wait for its outputs."""
+        """Say that a step fails on this rank. Return whether it must go on: other ranks wait for its outputs."""
         if self.waits:
             self._error = error
             if self._store.add(f"{self._place}/failed", 1) == 1:
-                said = [self._own, plain_error(error, "planned")]
+                said = [self._own, self._begun, plain_error(error, "began a step")]
                 self._store.set(f"{self._place}/error", msgspec.json.encode(said))
         return self.waits
 
@@ -94,17 +99,19 @@ class Pipeline:
             self._store.add(f"{self._place}/planned", 1)
 
     def stepped(self) -> None:
-        """Note that an optimizer has taken a step. If a rank failed, all ranks know its error by now.
+        """Note that an optimizer has taken a step. If that step failed on a rank, all ranks know its error by now.
 
         Raises:
-            AutockptError: a rank cannot plan.
+            AutockptError: the step has failed on a rank, or an earlier one.
         """
         if not self.waits:
             return
         self.waits = self._store.add(f"{self._place}/planned", 0) < self._ranks
-        if self._error is not None or self._store.check([f"{self._place}/error"]):
+        if self._error is not None:
             self.waits = False
-            if self._error is not None:
-                raise self._error
-            rank, said = msgspec.json.decode(self._store.get(f"{self._place}/error"))
-            raise error_of(said, rank)
+            raise self._error
+        if self._store.check([f"{self._place}/error"]):
+            rank, number, said = msgspec.json.decode(self._store.get(f"{self._place}/error"))
+            self.waits = number > self._begun  # a rank may be ahead, and raises with its own step
+            if not self.waits:
+                raise error_of(said, rank)

@@ -10,6 +10,7 @@ held.py          one stash for several steps
 file.py          a temporary file
 host.py          memory of the host
 overlap.py       the same for what a plan moves; copies overlap with compute
+parts.py         which tensors of a recorded step are the same on several ranks, so that each may keep a part
 shard.py         a part on each of several ranks that have the same tensor
 memory.py        which memory: pinned as long as enough is left to others, then pageable
 arenas.py        a space of bytes in a few rows of memory

@@ -24,7 +24,6 @@ evaluations.py which forwards in eval mode belong to a training step
 surprises.py  what steps do that their plan does not count on
 standing.py   what is allocated on a device beside a model and its step
 agreement.py  what ranks agree on as a step begins; `_ranks/group.py` carries it
-parts.py      what of a recorded step they have alike, so that each may hold a part of it
 wholes.py     the larger model that contains a module
 
 Beside them `_batches` says what a kind of step is.

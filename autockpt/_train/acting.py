@@ -63,6 +63,13 @@ class Acting:
         self._ways.stashes.let_go()
         self._agreement.leave("trains without a plan")
 
+    def failed(self, model: nn.Module, installed: Installed, error: BaseException) -> None:
+        """Tell the other ranks that a step could not begin here. If replays speak, all ranks take their plans off."""
+        self._ways.stashes.let_go()
+        self._agreement.leave("has failed as a step began", error)
+        if self._agreement.speaks and self._agreement.several and not self.idle:
+            self._give_up(model, installed)
+
     def stepped(self, model: nn.Module, installed: Installed) -> None:
         """Note that an optimizer has taken a step. If one rank of a pipeline has failed, all raise its error here."""
         try:
@@ -98,7 +105,28 @@ class Acting:
             Infeasible, TooCostly: as for `Plans.make`; the plan is taken off the model.
             NotApplicable, NoRoom: as for `Ways`.
             AutockptError: as for `Agreement`; the plan is taken off the model.
+
+        The step of a stage of a pipeline runs spilled instead, as long as other stages wait for it.
         """
+        self.pipeline.begins()
+        try:
+            return self._on(decision, begins, installed, gradient_bytes, end, is_first=is_first)
+        except AutockptError as error:
+            if not self.pipeline.fails(error):
+                raise
+            return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
+
+    def _on(
+        self,
+        decision: Decision,
+        begins: Forward,
+        installed: Installed,
+        gradient_bytes: int,
+        end: Callable[[], None],
+        *,
+        is_first: bool,
+    ) -> tuple[Decision, Way]:
+        """Carry out the decision; errors of a stage of a pipeline are raised here too."""
         follows = self._follows(decision, begins.model, installed)
         if follows == "rest":
             return decision, self._ways.planned(installed, None, None)
@@ -111,12 +139,7 @@ class Acting:
         if decision.what in ("Record", "Time", "Wait"):
             return decision, self._unplanned(decision, begins, installed, end, is_first=is_first)
         if decision.what == "Replan":
-            try:
-                ready = self._made(begins, installed, gradient_bytes, decision.reason)
-            except AutockptError as error:
-                if not self.pipeline.fails(error):
-                    raise
-                return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
+            ready = self._made(begins, installed, gradient_bytes, decision.reason)
             decision = Decision.under(ready) if ready.unfit else dataclasses.replace(decision, ready=ready)
         planned = functools.partial(self._planned, decision, begins, installed, gradient_bytes)
         waits = self._agreement.waits and not self._agreement.speaks  # another rank may fail to begin its step
@@ -127,12 +150,14 @@ class Acting:
         history = self._plans.history
         under = decision.ready.plan if decision.ready is not None else None
         early = history.timed and history.current is None and not self._agreement.speaks
-        able = decision.what == "Replan" or early or (under is not None and self._agreement.speaks)
+        able = decision.what == "Replan" or early or under is not None
         failed, self._ways.no_room = self._ways.no_room, None
         try:
             follows = self._agreement.begins(model, able=able, under=under, refused=history.refused, failed=failed)
         except Left as left:
             self.rest()
+            if self._agreement.speaks:  # replays would wait for the rank that has left
+                self._take_off(model, installed)
             self._said.once(str(left))
             return "rest"
         except Parted as parted:
@@ -179,6 +204,9 @@ class Acting:
         if self.pipeline.waits:
             return
         self.rest()
+        self._take_off(model, installed)
+
+    def _take_off(self, model: nn.Module, installed: Installed) -> None:
         with contextlib.suppress(NotApplicable):  # somebody has patched a forward over ours
             installed.remove(model)
 

@@ -23,20 +23,19 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 from torch import nn
 
-from .. import __version__
 from .._data.errors import NotApplicable
 from .._data.files import decode, encode
 from .._data.offload import Offload
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._ranks import One, Parted, Ranks, ranks_of
+from .._ranks import Choose, One, Parted, Ranks, ranks_of
 from .._ranks.by_hand import what_runs
-from .._ranks.errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
+from .._ranks.errors import error_of, left_of, plain_error, told_as, unequal_of
 from .._ranks.fsdp import speaks, units
+from .._stash.parts import with_parts
 from .._stash.shard import is_unlike
-from ..solvers.errors import AutockptError, Infeasible, TooCostly
+from ..solvers.errors import Infeasible, TooCostly
 from .known import Ready
-from .parts import with_parts
 from .request import Request
 
 
@@ -48,6 +47,7 @@ class Prepared(Protocol):
 
 
 T = TypeVar("T", bound=Prepared)
+V = TypeVar("V")
 
 Next = Literal["go on", "plan", "wait"]
 """How a step begins: as this rank decided; after all ranks have made a plan; or spilled, to wait for other ranks."""
@@ -86,7 +86,19 @@ class Agreement:
     @property
     def waits(self) -> bool:
         """Whether other ranks wait for this one as each step begins."""
-        return not self._over and len(self._ranks.members) > 1
+        return not self._over and self.several
+
+    @property
+    def several(self) -> bool:
+        """Whether several ranks train the model, as far as is known."""
+        return len(self._ranks.members) > 1
+
+    def opens(self, model: nn.Module, *, given: bool = False) -> bool:
+        """Find the ranks that train a model, which may have been wrapped since. Return whether there are several."""
+        self.given = self.given or given
+        if not self.several:
+            self._ranks, self.speaks, self._gathers = ranks_of(model), speaks(model), bool(units(model))
+        return self.several
 
     def begins(
         self,
@@ -95,7 +107,8 @@ class Agreement:
         able: bool,
         under: Plan | None = None,
         refused: Mapping[str, str] = MappingProxyType({}),
-        failed: AutockptError | None = None,
+        failed: Exception | None = None,
+        meanwhile: str = "trained",
     ) -> Next:
         """Agree on what all ranks do as a step begins, and return that.
 
@@ -104,26 +117,25 @@ class Agreement:
             able: whether this rank can plan now, or has a plan.
             under: the plan that the step would run under; None if one is to be made.
             refused: calls that cannot be replayed on this rank.
-            failed: the error of the previous step here, which went on because the other ranks needed it.
+            failed: an error of this rank, which others do not know yet: of the previous step, which went on because
+                they needed it; or of a step on a batch that was given.
+            meanwhile: what this rank did as it failed.
 
         Raises:
             AutockptError: ranks ask for different things, one has failed, or one does not come; raised on all.
             Parted: one has not come soon; each rank plans by itself from now on.
         """
-        if self._over:
-            return "go on"
-        if len(self._ranks.members) == 1:  # the model may have been wrapped since
-            self._ranks, self.speaks, self._gathers = ranks_of(model), speaks(model), bool(units(model))
-        if len(self._ranks.members) == 1:
+        if self._over or not self.opens(model):
             return "go on"
         if self._request.strict:
             raise NotApplicable(STRICT.format(len(self._ranks.members)))
         self._own = failed
         segments = "" if under is None or not self.speaks else self._hash_of(under)
-        value = {"able": able, "asked": self._asked(), "under": segments, "refused": dict(refused)}
-        value |= {} if failed is None else plain_error(failed, "trained")
+        asked = self._request.compared(given=self.given)
+        value = {"able": able, "asked": asked, "under": segments, "refused": dict(refused)}
+        value |= {} if failed is None else plain_error(failed, meanwhile)
         try:
-            follows = self._ranks.agree(value, self._agreed, parting=not self.speaks)
+            follows = self._agree(value, self._agreed, parting=not self.speaks)
         except Parted as parted:
             self._over = True
             raise failed or parted from None
@@ -144,7 +156,7 @@ class Agreement:
         except Exception as error:  # whatever it is, the others must not wait for this rank
             self._own, said = error, plain_error(error, "began a step")
         try:
-            self._ranks.agree(said, self._raise_first)
+            self._agree(said, self._raise_first)
         except BaseException:
             if found is not None:  # the profiler of a recorded step would run on, as long as the error is held
                 found.drop()
@@ -163,7 +175,7 @@ class Agreement:
             return profile, offload
         if any(map(is_unlike, self.refused.values())):
             return profile, None
-        return with_parts(self._ranks, model, profile, offload, device, speaks=self.speaks)
+        return with_parts(self._agree, model, profile, offload, device, speaks=self.speaks)
 
     def plan(self, need_bytes: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:
         """Return a first plan for the step that begins; if replays speak, also any later one.
@@ -179,7 +191,7 @@ class Agreement:
         """
         if not self.waits:
             return make()
-        needy = self._ranks.agree({"need": need_bytes}, self._neediest)
+        needy = self._agree({"need": need_bytes}, self._neediest)
         if not self.speaks:
             try:
                 return self._own_plan(needy[0], make, adopt)
@@ -193,12 +205,12 @@ class Agreement:
         """Return the plan of the rank whose step needs most, or another one if that does not hold this rank's step."""
         ranks = self._ranks
         ready, said = self._tried(make) if ranks.own == first else (None, {})
-        told: Mapping[str, Any] = ranks.agree(said, lambda every: self._said_by(first, every))
+        told: Mapping[str, Any] = self._agree(said, lambda every: self._said_by(first, every))
         if ranks.own != first and "plan" in told:
             plan = decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
             ready, said = self._tried(lambda: adopt(plan, "") or make())
         self._over = True
-        ranks.agree(said, self._raise_first)
+        self._agree(said, self._raise_first)
         assert ready is not None
         return ready
 
@@ -209,7 +221,7 @@ class Agreement:
         ranks = self._ranks
         for number, first in enumerate(needy):
             ready, said = self._tried(make) if ranks.own == first else (None, {})
-            told: Mapping[str, Any] = ranks.agree(said, lambda every: self._said_by(first, every))  # noqa: B023
+            told: Mapping[str, Any] = self._agree(said, lambda every: self._said_by(first, every))  # noqa: B023
             if "error" in told:
                 self._over = True
                 raise self._own if self._own is not None and ranks.own == first else error_of(told, first)
@@ -217,8 +229,8 @@ class Agreement:
                 plan = decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
                 unfit = told["unfit"] or (NOT_FOR_ALL if number + 1 == len(needy) else "")
                 ready, said = self._tried(lambda: adopt(plan, unfit))  # noqa: B023
-            ranks.agree(said, self._raise_first)
-            if ranks.agree({"does": ready is not None}, lambda every: all(each["does"] for each in every)):
+            self._agree(said, self._raise_first)
+            if self._agree({"does": ready is not None}, lambda every: all(each["does"] for each in every)):
                 assert ready is not None
                 return ready
         raise NotApplicable(NOT_FOR_ALL)
@@ -226,7 +238,7 @@ class Agreement:
     def leave(self, why: str, error: BaseException | None = None) -> None:
         """Tell the other ranks, which may wait, `why` this one makes no plan; with its `error`, if there is one."""
         over, self._over = self._over, True
-        if not over and len(self._ranks.members) > 1:
+        if not over and self.several:
             words = why if error is None else f"{why} ({told_as(error)})"
             with contextlib.suppress(RuntimeError):  # the process group is gone: nobody listens, and `error` counts
                 self._ranks.tell({"left": words, "failed": error is not None})
@@ -237,22 +249,19 @@ class Agreement:
             self._hashed = plan, what_runs(plan)
         return self._hashed[1]
 
-    def _asked(self) -> dict[str, str]:
-        request = self._request
-        return {
-            PLAN: "to be made",
-            "version": __version__,
-            "budget": str(request.goal),
-            "solver": request.solver,
-            "seconds": str(request.seconds),
-            "pins": ", ".join(map(str, request.pins)) or "none",
-            "inputs": "given" if self.given else "not given",
-            "offload": "" if request.offload is None else request.offload.where,
-        }
+    def _agree(self, value: Any, choose: Choose[V], *, parting: bool = False) -> V:
+        """Agree as `Ranks.agree` does. If a rank has left, raise on all: `NotApplicable` if it failed, else `Left`."""
+
+        def chosen(every: Sequence[Any]) -> V:
+            if left := left_of(self._ranks.members, every):
+                self._over = True
+                raise left
+            return choose(every)
+
+        return self._ranks.agree(value, chosen, parting=parting)
 
     def _agreed(self, every: Sequence[Mapping[str, Any]]) -> Next:
         """Return how a step begins on the ranks that can plan or have a plan."""
-        self._raise_left(every)
         self._raise_first(every)
         if unequal := unequal_of(self._ranks.members, every):
             self._over = True
@@ -265,20 +274,12 @@ class Agreement:
 
     def _neediest(self, every: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the ranks by what their steps need, most first."""
-        self._raise_left(every)
         needs = dict(zip(self._ranks.members, (each["need"] for each in every), strict=True))
         return sorted(needs, key=lambda rank: (-needs[rank], rank))
 
     def _said_by(self, rank: int, every: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Return what one rank has said. An interrupted rank has left instead."""
-        self._raise_left(every)
+        """Return what one rank has said."""
         return every[self._ranks.members.index(rank)]
-
-    def _raise_left(self, every: Sequence[Mapping[str, Any]]) -> None:
-        """Raise if a rank has left: `NotApplicable` if it failed, else `Left`."""
-        if left := left_of(self._ranks.members, every):
-            self._over = True
-            raise left
 
     def _tried(self, make: Callable[[], Ready | None]) -> tuple[Ready | None, dict[str, Any]]:
         """Make a plan. Return it, or None if that failed; and what to tell the other ranks of it."""
@@ -291,7 +292,6 @@ class Agreement:
 
     def _raise_first(self, every: Sequence[Mapping[str, Any]]) -> None:
         """Raise the first rank's error, if there is any."""
-        self._raise_left(every)
         for rank, each in zip(self._ranks.members, every, strict=True):
             if "error" in each:
                 self._over = True

@@ -89,7 +89,11 @@ class Governor:
 
     def prepare(self, model: nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
-        return self._plans.prepare(model, inputs)
+        try:
+            return self._plans.prepare(model, inputs)
+        except BaseException as error:
+            self._agreement.leave("has failed before its first step", error)
+            raise
 
     def standing(self) -> LoopState | None:
         """Return what the plan assumes of the loop, besides one forward and backward; None if there is no plan."""
@@ -113,8 +117,7 @@ class Governor:
         """
         model = root if self._together is None else self._together
         begins, step = Forward(model, forward, (args, kwargs), name), self._step
-        evaluates = begins.evaluates
-        if not evaluates:
+        if not (evaluates := begins.evaluates):
             self._unseen.close()
             self._said.once(*self.company.meets(self, name, planned=not self._acting.idle))
         if step is not None and step.running and step.is_here():
@@ -131,8 +134,7 @@ class Governor:
             try:
                 step = self._begin(begins, batch)
             except BaseException as error:
-                self._ways.stashes.let_go()
-                self._agreement.leave("has failed as a step began", error)
+                self._acting.failed(model, self._installed, error)
                 raise
             if step is None:
                 return self._installed.forward(begins)

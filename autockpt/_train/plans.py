@@ -66,7 +66,12 @@ class Plans:
             begins = begins._replace(arguments=enlarged(begins, largest))
             step = training_step(model, Arguments(*begins.arguments), loss)
         kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
-        profile = record_step(step, optimizer=self._request.optimizer)
+        self._agreement.opens(model, given=True)
+        try:
+            profile = record_step(step, optimizer=self._request.optimizer)
+        except Exception as error:  # whatever it is, the other ranks must not wait for this one
+            self._agreement.begins(model, able=False, failed=error, meanwhile="ran a step on the given batch")
+            raise
         known = Known(kind=kind, profile=profile)
         memory = OptimizerMemory(
             state_bytes=profile.static.optimizer_bytes,
@@ -75,7 +80,6 @@ class Plans:
         )
         self.history = History(known=(known,), slower=1.0, counted=memory, given=True)
         _, profile = self._standing(begins, known, memory, self._request.optimizers())
-        self._agreement.given = True
         self._agreement.begins(model, able=True)
         ready = self._agreement.plan(
             profile.plain_peak_bytes,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from .. import __version__
 from .._choose.solve import choose, restate
 from .._compare.checks import Checking
 from .._data.goal import NO_PINS, Asked, Goal, Pins
@@ -17,6 +18,7 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import Device
 from .._optimizer.memory import Optimizers, refuse_no_optimizer
+from .._ranks.errors import PLAN
 from ..solvers.errors import BudgetError, Infeasible
 from ..solvers.registry import named
 from ..solvers.units import alike, format_like, shown
@@ -74,6 +76,23 @@ class Request:
     def budget(self) -> str:
         """The budget in brackets, as part of a sentence; empty if none in bytes is asked for."""
         return f" ({format_like(self.goal.budget_bytes, self.goal.budget)})" if self.goal.budget_bytes else ""
+
+    def compared(self, *, given: bool) -> dict[str, str]:
+        """Return what must be the same on all ranks that train one model, in words.
+
+        Args:
+            given: whether this rank plans on a batch that the user gives.
+        """
+        return {
+            PLAN: "to be made",
+            "version": __version__,
+            "budget": str(self.goal),
+            "solver": self.solver,
+            "seconds": str(self.seconds),
+            "pins": ", ".join(map(str, self.pins)) or "none",
+            "inputs": "given" if given else "not given",
+            "offload": "" if self.offload is None else self.offload.where,
+        }
 
     def solve(self, profile: Profile, device: Device, *, share: float = 1) -> Plan:
         """Return a plan for a recorded step.

@@ -24,7 +24,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.join import Join
 
 import autockpt
-from tests.doors import Request, agreement, rank_group, torch_private
+from tests.doors import Request, rank_group, torch_private, train_request
 
 from .models import Shared, Writer, bits, standing_bytes, step, tokens, writer
 from .quiet import group_of_all
@@ -108,7 +108,7 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def unequal(rank: int, *, shared: Shared, what: str) -> dict[str, Any]:
     """Ask for other things on each rank, or have another version there."""
     said: list[Any] = []
-    other = mock.patch.object(agreement, "__version__", "0.0.1") if what == "version" and rank else nullcontext()
+    other = mock.patch.object(train_request, "__version__", "0.0.1") if what == "version" and rank else nullcontext()
     with other:
         wrapped, _ = applied(shared, {**budget_for(shared), **ASKED[what][rank]})
         found = told_of(lambda: loop(rank, shared, wrapped, 4, said))

@@ -12,18 +12,18 @@ from torch import nn
 from .._data.copies import CopiedTensors
 from .._data.offload import Offload
 from .._data.profile import Profile
-from .._ranks import Ranks
+from .._ranks import Agree
 from .._ranks.layers import sharing_group, with_copies
-from .._stash.plan_stash import MEASURED_BYTES, with_measured_rates
+from .plan_stash import MEASURED_BYTES, with_measured_rates
 
 
 def with_parts(
-    ranks: Ranks, model: nn.Module, profile: Profile, offload: Offload, device: torch.device, *, speaks: bool
+    agree: Agree, model: nn.Module, profile: Profile, offload: Offload, device: torch.device, *, speaks: bool
 ) -> tuple[Profile, Offload]:
     """Return a recorded step with the tensors that are the same on all ranks, and the rates of the slowest rank.
 
     Args:
-        ranks: the ranks that agree.
+        agree: the ranks agree by it.
         model: the model.
         profile: the step on this rank.
         offload: what was asked for: parts on several ranks.
@@ -36,7 +36,7 @@ def with_parts(
     if not speaks:
         offload = msgspec.structs.replace(offload, group="")
     group = sharing_group(model, offload)
-    found = with_copies(profile, ranks, group)
+    found = with_copies(profile, agree, group)
     copies = CopiedTensors() if found.copies is None else found.copies
     offload = msgspec.structs.replace(offload, ranks=copies.ranks)
     most_bytes = max((found.tensors.bytes[tensor] for tensor in copies.tensors), default=0)
@@ -44,5 +44,5 @@ def with_parts(
         return found, offload
     own = with_measured_rates(offload, device, min(most_bytes, MEASURED_BYTES), group=group)
     times = [1 / own.write_rate, 1 / own.read_rate, own.move_seconds]
-    write, read, few = ranks.agree(times, lambda every: [*map(max, zip(*every, strict=True))])
+    write, read, few = agree(times, lambda every: [*map(max, zip(*every, strict=True))])
     return found, msgspec.structs.replace(own, write_rate=1 / write, read_rate=1 / read, move_seconds=few)
