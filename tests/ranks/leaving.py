@@ -10,11 +10,13 @@ from unittest import mock
 import torch
 
 import autockpt
-from tests.doors import Ways
+from tests.doors import Ways, rank_group
 
 from .bad import applied, budget_for, own_of, told_of, wait_for
 from .models import Shared, step, tokens, writer
 from .pipelines import Parts
+
+Group = rank_group.Group
 
 STEPS, AT = 8, 5
 """Steps of a training, and the one in which something comes between: by then there is a plan."""
@@ -84,6 +86,20 @@ def failing_on_a_given_batch(rank: int, *, error: type[BaseException]) -> dict[s
         model.norm.register_forward_pre_hook(mock.Mock(side_effect=error("a bad sample")))
     wrapped = Shared(by="ddp").wrap(model, [])
     return told_of(lambda: autockpt.apply(wrapped, 8_000_000, inputs=tokens(rank, 0)))
+
+
+def given_before_it_is_wrapped(rank: int) -> dict[str, Any]:
+    """Plan on a batch on each rank, wrap the model, and train; return in how many rounds the last two steps agreed."""
+    wait_for(20)
+    model = autockpt.apply(writer(), 8_000_000, inputs=tokens(rank, 0))
+    wrapped = Shared(by="ddp").wrap(model, [])
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+    with mock.patch.object(Group, "agree", autospec=True, side_effect=Group.agree) as agree:
+        rounds = []
+        for number in range(STEPS):
+            step(wrapped, optimizer, [tokens(rank, number)], 100 + number)
+            rounds.append(agree.call_count)
+    return {"rounds": rounds, "planned": autockpt.plan_of(model) is not None}
 
 
 def failing_stage(rank: int, *, which: int) -> dict[str, Any]:

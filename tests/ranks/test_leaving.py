@@ -83,6 +83,11 @@ def test_where_a_given_batch_fails_on_one_rank_all_hear_of_it(both: Both, error:
     assert "a bad sample" in first["words"] and "a bad sample" in second["words"]
 
 
+def test_ranks_that_planned_before_they_were_wrapped_agree_once(both: Both) -> None:
+    for each in both("leaving.given_before_it_is_wrapped"):
+        assert each["planned"] and each["rounds"][-1] == each["rounds"][-3]
+
+
 @pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.sweep)])
 def test_a_stage_whose_step_cannot_begin_raises_when_all_do(both: Both, which: int) -> None:
     """It raised as its step began, and the others waited for what it should have sent."""

@@ -135,6 +135,7 @@ def kept(
         "grown": found.grown,
         "predicted": max(each.peak_bytes for each in plans),
         "plain_predicted": max(each.plain_peak_bytes for each in plans),
+        "first": [list(segment.calls) for segment in plans[0].segments],
         "segments": [list(segment.calls) for segment in plan.segments],
         "refused": sorted({each.reason for each in plan.refused}),
     }
