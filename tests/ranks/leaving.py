@@ -18,7 +18,7 @@ from .pipelines import Parts
 
 Group = rank_group.Group
 
-STEPS, AT = 8, 5
+STEPS, AT = 6, 4
 """Steps of a training, and the one in which something comes between: by then there is a plan."""
 
 

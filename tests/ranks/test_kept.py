@@ -80,8 +80,8 @@ def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share:
         assert each["peaks"][-1] <= each["predicted"] <= 1.01 * each["peaks"][-1]
         assert abs(each["plain_predicted"] - each["plain"]) <= 0.01 * each["plain"]
         assert each["grown"][-2:] == [0, 0]
-    # Where replays are silent each rank makes later plans by itself, by the seconds that it has measured: where gradients
-    # add up over two forwards, the second one has a plan of its own.
+    # Where replays are silent each rank makes later plans by itself, by the seconds that it measured. Where gradients
+    # add up, the second forward has a plan of its own.
     agreed = "segments" if WAYS[way]["shared"].by in SPEAK else "first"
     assert found[0][agreed] == found[1][agreed]
 
