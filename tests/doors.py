@@ -180,6 +180,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.decision import decide as governor_decide
     from autockpt._train.history import History
     from autockpt._train.known import Known, Ready
+    from autockpt._train.refusing import refusing
     from autockpt._train.request import Request
     from autockpt._train.step import MOST_FORWARDS
     from autockpt._train.ways import Ways

@@ -9,6 +9,7 @@ from torch import Tensor
 from .. import _torch_private
 from .._calls.checksum import Checksum, Places, checksum_of_saved
 from .._data.errors import ReplayError
+from .._data.keys import name_of
 from .._found.held import check_unchanged
 from .._frames.slots import Slot
 from .._stash.base import SpilledTensor
@@ -20,7 +21,7 @@ def kept(key: str, why: str) -> ReplayError:
     """Return the error that says that a call is kept from the next forward on."""
     return ReplayError(
         f"{key} {why}. The gradients of this step would be wrong, so skip the optimizer's step. The call is kept from "
-        f"the next forward on; keep={key.rpartition('#')[0]!r} keeps it from the first."
+        f"the next forward on; keep={name_of(key)!r} keeps it from the first."
     )
 
 

@@ -22,6 +22,7 @@ from .._calls.checksum import Checksum, checksum_of, same
 from .._calls.contents import Contents
 from .._calls.layout import bytes_now, put_bytes, told_by_bytes
 from .._calls.values import kept_whole
+from .._data.keys import name_of
 from .._frames.frame import MemberCall
 
 MOST_SUMMED_BYTES = 2**28
@@ -52,7 +53,7 @@ class Hidden:
         copied: set[int] = set()
         for call in calls:
             if call.module.member is not None:
-                modules |= call.module.member.named_modules(prefix=call.key.rpartition("#")[0])
+                modules |= call.module.member.named_modules(prefix=name_of(call.key))
                 copied |= call.module.copied
             roots[f"an argument of {call.key}"] = kept_whole(call.arguments)
         self._contents = Contents(roots | modules, bare=modules.values())

@@ -36,6 +36,17 @@ def split_key(key: str) -> tuple[str, str]:
     return f"{name}#{occurrence}", function
 
 
+def name_of(call: str) -> str:
+    """Return the qualified name in the key of a call of a module; empty for the root.
+
+    Example:
+        >>> from autockpt._data.keys import name_of
+        >>> name_of("h.3.attn#0"), name_of("#0")
+        ('h.3.attn', '')
+    """
+    return call.rpartition("#")[0]
+
+
 def label(call: str) -> str:
     """Return the name of a call for people: the occurrence only if it is not the first; the root in words.
 

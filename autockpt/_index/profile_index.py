@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from .._data.keys import name_of
 from .._data.profile import Profile
 from .._data.rooflines import host_costs
 from .passes import Passes
@@ -174,7 +175,7 @@ class Index:
 
     def is_inside(self, function: int, members: Members) -> bool:
         """Whether a function's caller is a member's module or lies in it; modules handed to a member do not count."""
-        caller, *owners = (self.nodes[n].key.rpartition("#")[0] for n in (self.nodes[function].parent, *members))
+        caller, *owners = (name_of(self.nodes[n].key) for n in (self.nodes[function].parent, *members))
         return any(not owner or f"{caller}.".startswith(f"{owner}.") for owner in owners)
 
     def _slices(self, members: Members, nodes: list[int]) -> Iterator[slice]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
-from .._data.keys import split_key
+from .._data.keys import name_of, split_key
 from .._data.plan import Plan, Segment
 from .._found.spared import Inside
 from .._frames.table import Place, Replayers, Table
@@ -267,11 +267,6 @@ def _all_of(segments: Iterable[Segment]) -> Iterator[Segment]:
     for segment in segments:
         yield segment
         yield from _all_of(segment.inner)
-
-
-def name_of(call: str) -> str:
-    """Return the qualified name in a call's key."""
-    return call.rpartition("#")[0]
 
 
 def _call_of(key: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .. import _torch_private as private
-from .._data.keys import split_key
+from .._data.keys import name_of, split_key
 
 
 def units(model: nn.Module) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def called(calls: Iterable[str]) -> set[str]:
 
     Functions that the code of a module calls are inside that module.
     """
-    return {call.partition("#")[0] for call, function in map(split_key, calls) if not function}
+    return {name_of(call) for call, function in map(split_key, calls) if not function}
 
 
 def around_units(names: Iterable[str]) -> frozenset[str]:

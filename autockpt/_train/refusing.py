@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from .._data.keys import split_key
 from .._data.profile import Profile
 from .._data.tables import RefusedPart
 from .._stash.shard import is_unlike
@@ -40,14 +41,14 @@ def refusing(profile: Profile, faults: Mapping[str, str]) -> Profile:
         return profile
     calls, functions = profile.calls, profile.functions
     numbers = {call.key: number for number, call in enumerate(calls)}
-    at_fault = {key: numbers[caller] for key in faults if (caller := key.partition("/")[0]) in numbers}
+    at_fault = {key: numbers[caller] for key in faults if (caller := split_key(key)[0]) in numbers}
     places = zip(functions.call, functions.name, functions.occurrence, strict=True)
     functions_by_key = {(call, f"{name}#{n}"): number for number, (call, name, n) in enumerate(places)}
-    times = Counter((calls[call].signature, key.partition("/")[2]) for key, call in at_fault.items())
+    times = Counter((calls[call].signature, split_key(key)[1]) for key, call in at_fault.items())
     refused: dict[int, str] = {}
     parts: dict[int, RefusedPart] = {}
     for key, call in at_fault.items():
-        function = key.partition("/")[2]
+        function = split_key(key)[1]
         several = times[calls[call].signature, function] > 1
         for number, other in enumerate(calls):
             if number != call and not (several and other.signature == calls[call].signature):

@@ -11,7 +11,7 @@ from torch import nn
 
 import autockpt
 from autockpt import BudgetError, Infeasible, Plan
-from tests.doors import governor_of
+from tests.doors import governor_of, refusing
 from tests.toys.told import Told
 from tests.train.loops import Loop, inside, language_model, tokens_of
 
@@ -210,3 +210,13 @@ def test_a_later_step_that_no_plan_holds(strict: bool, caplog: pytest.LogCapture
     assert len(warned) == 1 and "runs under the lowest one" in warned[0].getMessage()
     loop.losses([small])
     assert loop.peak_bytes(small) <= round(0.9 * plain_peak(small))
+
+
+def test_a_fault_of_a_module_with_a_slash_in_its_name_is_planned_with() -> None:
+    """It was looked up by the part of its name before the slash, so that each plan recomputed it anew."""
+    model = nn.Sequential()
+    for name in ("a/b", "c"):
+        model.add_module(name, nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+    profile = autockpt.profile(model, torch.randn(4, 8))
+    refused = refusing(profile, {"a/b.1#0": "draws"}).refused("call")
+    assert {profile.calls[call].key for call in refused} == {"#0", "a/b#0", "a/b.1#0"}
