@@ -8,7 +8,6 @@ no plan can be put on        ─▶ from now on steps run as they come
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -34,6 +33,25 @@ from .planned import Measured
 from .plans import Plans
 from .way import Installed, Way
 from .ways import Ways
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Beginning:
+    """A step that begins.
+
+    Attributes:
+        forward: its first forward.
+        installed: the plan that is on the model.
+        gradient_bytes: bytes of the gradients that exist.
+        end: a method that ends its recording when somebody else starts to record.
+        is_first: whether it is the first step of its loop.
+    """
+
+    forward: Forward
+    installed: Installed
+    gradient_bytes: int
+    end: Callable[[], None]
+    is_first: bool
 
 
 class Acting:
@@ -78,25 +96,8 @@ class Acting:
             self._give_up(model, installed)
             raise
 
-    def on(
-        self,
-        decision: Decision,
-        begins: Forward,
-        installed: Installed,
-        gradient_bytes: int,
-        *,
-        end: Callable[[], None],
-        is_first: bool,
-    ) -> tuple[Decision, Way]:
+    def on(self, decision: Decision, begins: Beginning) -> tuple[Decision, Way]:
         """Carry out the decision on the step that begins.
-
-        Args:
-            decision: the decision.
-            begins: the step's first forward.
-            installed: the plan that is on the model.
-            gradient_bytes: bytes of the gradients that exist as the step begins.
-            end: a method that ends the recording when somebody else starts to record.
-            is_first: whether this is the first step of its loop.
 
         Returns:
             The decision, with the new plan if one was made, and the way in which the step runs.
@@ -110,44 +111,48 @@ class Acting:
         """
         self.pipeline.begins()
         try:
-            return self._on(decision, begins, installed, gradient_bytes, end, is_first=is_first)
+            return self._on(decision, begins)
         except AutockptError as error:
             if not self.pipeline.fails(error):
                 raise
-            return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
+            return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins.forward)
 
-    def _on(
-        self,
-        decision: Decision,
-        begins: Forward,
-        installed: Installed,
-        gradient_bytes: int,
-        end: Callable[[], None],
-        *,
-        is_first: bool,
-    ) -> tuple[Decision, Way]:
+    def _on(self, decision: Decision, begins: Beginning) -> tuple[Decision, Way]:
         """Carry out the decision; errors of a stage of a pipeline are raised here too."""
-        follows = self._follows(decision, begins.model, installed)
+        follows = self._follows(decision, begins)
         if follows == "rest":
-            return decision, self._ways.planned(installed, None, None)
+            return decision, self._ways.planned(begins.installed, None, None)
         if follows == "plan" and decision.ready is not None:  # this rank has a plan, another rank needs a new one
             decision = Decision("Replan", "another rank plans")
         if follows == "plan" and decision.what != "Replan":  # all ranks make their first plan; this step has none yet
-            self._made(begins, installed, gradient_bytes, "the other ranks plan")
+            self._made(begins, "the other ranks plan")
         if follows == "wait":
             decision = dataclasses.replace(decision, what="Wait")
         if decision.what in ("Record", "Time", "Wait"):
-            return decision, self._unplanned(decision, begins, installed, end, is_first=is_first)
-        if decision.what == "Replan":
-            ready = self._made(begins, installed, gradient_bytes, decision.reason)
+            return decision, self._unplanned(decision, begins)
+        if replans := decision.what == "Replan":
+            ready = self._made(begins, decision.reason)
             decision = Decision.under(ready) if ready.unfit else dataclasses.replace(decision, ready=ready)
-        planned = functools.partial(self._planned, decision, begins, installed, gradient_bytes)
-        waits = self._agreement.waits and not self._agreement.speaks  # another rank may fail to begin its step
-        return decision, self._agreement.together(planned) if waits else planned()
+        planned = functools.partial(self._planned, decision, begins)
+        # Another rank may fail to begin its step. Where replays speak, a new plan is on all ranks, or on none.
+        if not (self._agreement.waits and (replans or not self._agreement.speaks)):
+            return decision, planned()
+        try:
+            return decision, self._agreement.together(planned)
+        except Left as left:
+            self._stop(begins, str(left))
+            return decision, self._ways.planned(begins.installed, None, None)
 
-    def _follows(self, decision: Decision, model: nn.Module, installed: Installed) -> Next | Literal["rest"]:
+    def _stop(self, begins: Beginning, why: str) -> None:
+        """Make no plan from now on, and say why. If replays speak, none is left on: they would wait for other ranks."""
+        self.rest()
+        if self._agreement.speaks:
+            self._take_off(begins.forward.model, begins.installed)
+        self._said.once(why)
+
+    def _follows(self, decision: Decision, begins: Beginning) -> Next | Literal["rest"]:
         """Agree with the other ranks on what to do; "rest" if a rank has left, so that there is no plan from now on."""
-        history = self._plans.history
+        history, model = self._plans.history, begins.forward.model
         under = decision.ready.plan if decision.ready is not None else None
         early = history.timed and history.current is None and not self._agreement.speaks
         able = decision.what == "Replan" or early or under is not None
@@ -155,48 +160,43 @@ class Acting:
         try:
             follows = self._agreement.begins(model, able=able, under=under, refused=history.refused, failed=failed)
         except Left as left:
-            self.rest()
-            if self._agreement.speaks:  # replays would wait for the rank that has left
-                self._take_off(model, installed)
-            self._said.once(str(left))
+            self._stop(begins, str(left))
             return "rest"
         except Parted as parted:
             self._said.once(str(parted))
             return "go on"
         except AutockptError:
-            self._give_up(model, installed)
+            self._give_up(model, begins.installed)
             raise
         if follows == "plan" and self._agreement.speaks and self._agreement.refused != history.refused:
             self._plans.history = history.refusing(self._agreement.refused)
         return follows
 
-    def _unplanned(
-        self, decision: Decision, begins: Forward, installed: Installed, end: Callable[[], None], *, is_first: bool
-    ) -> Way:
+    def _unplanned(self, decision: Decision, begins: Beginning) -> Way:
         """Make a way without a plan. While the ranks wait for each other, an error of one is raised on all."""
 
         def way() -> Way:
             if decision.what == "Record":
-                return self._ways.recorded(begins, end, is_first=is_first)
-            return self._ways.timed(begins) if decision.what == "Time" else self._ways.spilled(begins)
+                return self._ways.recorded(begins.forward, begins.end, is_first=begins.is_first)
+            return (self._ways.timed if decision.what == "Time" else self._ways.spilled)(begins.forward)
 
         self._ways.goes_on = self._agreement.waits
         try:
             return self._agreement.together(way)
         except AutockptError:
             if self._ways.goes_on:  # the other ranks raise it too
-                self._give_up(begins.model, installed)
+                self._give_up(begins.forward.model, begins.installed)
             raise
 
-    def _made(self, begins: Forward, installed: Installed, gradient_bytes: int, reason: str) -> Ready:
+    def _made(self, begins: Beginning, reason: str) -> Ready:
         """Make a plan for the step that begins. If there is none, give up."""
         try:
-            return self._plans.make(begins, gradient_bytes, self._optimizers.optimizers, reason)
+            return self._plans.make(begins.forward, begins.gradient_bytes, self._optimizers.optimizers, reason)
         except (Infeasible, TooCostly) as error:
-            self._give_up(begins.model, installed)
+            self._give_up(begins.forward.model, begins.installed)
             raise error.carrying(kept=True) from None
         except AutockptError:
-            self._give_up(begins.model, installed)
+            self._give_up(begins.forward.model, begins.installed)
             raise
 
     def _give_up(self, model: nn.Module, installed: Installed) -> None:
@@ -207,32 +207,39 @@ class Acting:
         self._take_off(model, installed)
 
     def _take_off(self, model: nn.Module, installed: Installed) -> None:
-        with contextlib.suppress(NotApplicable):  # somebody has patched a forward over ours
+        try:
             installed.remove(model)
+        except NotApplicable:  # somebody has patched a forward over ours
+            installed.empty()
 
-    def _planned(self, decision: Decision, begins: Forward, installed: Installed, gradient_bytes: int) -> Way:
+    def _planned(self, decision: Decision, begins: Beginning) -> Way:
         """Make a way under the plan that was decided on."""
-        ready, lowest = decision.ready, decision.what == "Lowest"
+        ready, lowest, forward, installed = decision.ready, decision.what == "Lowest", begins.forward, begins.installed
         assert ready is not None
         self.pipeline.planned()
         self._said.once(said.LOWEST.format(decision.reason), where=lowest)
         stays = self._plans.history.current is ready and installed.plan is ready.plan
         rehearsed = stays or any(each is ready for each in self._put)
         if not stays:
-            self._put_on(begins.model, installed, ready)
+            self._put_on(begins, ready)
         measured = None
         if rehearsed and not lowest:  # the lowest plan is known to exceed the budget
-            held_bytes = gradient_bytes + gathered_bytes(begins.model)
-            measured = Measured(device_of(begins.device), ready, held_bytes)
+            held_bytes = begins.gradient_bytes + gathered_bytes(forward.model)
+            measured = Measured(device_of(forward.device), ready, held_bytes)
         return self._ways.planned(installed, self._plans.history.current, measured)
 
-    def _put_on(self, model: nn.Module, installed: Installed, ready: Ready) -> None:
-        """Put a plan on the model. If that fails, steps run as they come from now on."""
+    def _put_on(self, begins: Beginning, ready: Ready) -> None:
+        """Put a plan on the model. If that fails, steps run as they come from now on.
+
+        Raises:
+            NotApplicable: the plan was on before, and replays speak. By now other ranks run their steps under it.
+        """
         try:
-            installed.replace(model, ready.plan, ready.checks, ready.calls)
+            begins.installed.replace(begins.forward.model, ready.plan, ready.checks, ready.calls)
         except NotApplicable as error:
-            self.rest()
-            self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")
+            if self._agreement.speaks and self._agreement.several and any(each is ready for each in self._put):
+                raise
+            self._stop(begins, f"the model trains without a plan of its own, and the budget may not hold: {error}")
         else:
             self._plans.history = dataclasses.replace(self._plans.history, current=ready)
             self._put = [*(each for each in self._put if each is not ready), ready][-MOST_KINDS:]

@@ -155,6 +155,8 @@ class Agreement:
             found = prepare()
         except Exception as error:  # whatever it is, the others must not wait for this rank
             self._own, said = error, plain_error(error, "began a step")
+        if self._over and found is not None:  # this rank has left meanwhile, and has told the others
+            return found
         try:
             self._agree(said, self._raise_first)
         except BaseException:

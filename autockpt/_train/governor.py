@@ -28,7 +28,7 @@ from .._tell.company import Company
 from .._tell.said import Said
 from .._tell.unseen import Unseen
 from .._torch_private import foreign_checkpoint_active, transforms_active
-from .acting import Acting
+from .acting import Acting, Beginning
 from .agreement import Agreement
 from .decision import Situation, decide
 from .evaluations import Evaluations
@@ -238,9 +238,8 @@ class Governor:
         unknown = self._surprises.begins()
         surprise = self._lessons.surprise(begins, ended, self._installed, held_bytes)  # may change `plans.history`
         situation = Situation(batch=batch, gradient_bytes=held_bytes, unknown=unknown, surprise=surprise)
-        decision, way = self._acting.on(
-            decide(history, situation), begins, self._installed, held_bytes, end=self.make_way, is_first=ended is None
-        )
+        beginning = Beginning(begins, self._installed, held_bytes, self.make_way, is_first=ended is None)
+        decision, way = self._acting.on(decide(history, situation), beginning)
         self._step = StepUnderWay(decision, way, model, held_bytes, made_before)
         self._step.whole = self._acting.pipeline.there
         return self._step

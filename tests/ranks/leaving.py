@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -62,6 +63,29 @@ def failing_as_a_step_begins(rank: int, *, shared: Shared) -> dict[str, Any]:
     said, errors, before, after = _trained(rank, shared, budget_for(shared), between, rows=10)
     plain, *_ = _trained(rank, shared, None, lambda _: mock.patch("tests.ranks.leaving.step", side_effect=MemoryError))
     return {"errors": errors, "planned": (before, after), "same": said == plain}
+
+
+def patched_between(rank: int, *, shared: Shared) -> dict[str, Any]:
+    """Have somebody patch forwards over the library's on one rank, before a larger batch needs another plan."""
+    wait_for(20)
+    said, errors, planned = list[list[Any]](), list[str](), list[bool]()
+    for asked in (None, budget_for(shared)):
+        wrapped, inner = applied(shared, asked)
+        optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+        said.append([])
+        for number in range(AT + 5):
+            if number == AT:
+                planned.append(autockpt.plan_of(inner) is not None)
+                for module in inner.modules() if rank == 1 and asked else ():
+                    if "forward" in vars(module) and module is not inner:
+                        module.forward = partial(module.forward)
+            batch = tokens(own_of(rank, shared), number, rows=8 if number < AT else 10)
+            try:
+                said[-1].append(step(wrapped, optimizer, [batch], 100 + number))
+            except autockpt.AutockptError as error:
+                errors.append(f"{number}: {error}")
+        planned.append(autockpt.plan_of(inner) is not None)
+    return {"errors": errors, "planned": planned, "same": said[0] == said[1]}
 
 
 def taking_it_off(rank: int, *, shared: Shared) -> dict[str, Any]:

@@ -76,6 +76,13 @@ def test_where_one_rank_takes_its_budget_off_none_keeps_a_plan_whose_replays_spe
         assert each == {"errors": [], "planned": (True, False), "same": True}
 
 
+@pytest.mark.parametrize("shared", BY, ids=lambda shared: shared.by)
+def test_where_a_plan_cannot_be_put_on_one_rank_none_has_one_whose_replays_speak(both: Both, shared: Shared) -> None:
+    """The others had it, and their replays waited for that rank."""
+    for each in both("leaving.patched_between", shared=shared):
+        assert each == {"errors": [], "planned": [False, False, True, False], "same": True}
+
+
 @pytest.mark.parametrize("error", [ValueError, pytest.param(KeyboardInterrupt, marks=pytest.mark.sweep)])
 def test_where_a_given_batch_fails_on_one_rank_all_hear_of_it(both: Both, error: type[BaseException]) -> None:
     """The others waited for that rank until the timeout of the process group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -210,6 +211,21 @@ def test_a_later_step_that_no_plan_holds(strict: bool, caplog: pytest.LogCapture
     assert len(warned) == 1 and "runs under the lowest one" in warned[0].getMessage()
     loop.losses([small])
     assert loop.peak_bytes(small) <= round(0.9 * plain_peak(small))
+
+
+def test_no_plan_stays_on_where_somebody_has_patched_a_forward_over_the_librarys() -> None:
+    """After `Infeasible` it did, since it could not be taken off."""
+    small, large = tokens_of(4, 64), tokens_of(4, 256)
+    loop = Loop(autockpt.apply(language_model(), round(0.9 * plain_peak(small)), strict=True), inside)
+    loop.losses([small] * 3)
+    assert autockpt.plan_of(loop.model) is not None
+    for module in loop.model.modules():
+        if "forward" in vars(module) and module is not loop.model:
+            module.__dict__["forward"] = functools.partial(module.forward)
+    loop.losses([large])
+    with pytest.raises(Infeasible):
+        loop.losses([large])
+    assert autockpt.plan_of(loop.model) is None
 
 
 def test_a_fault_of_a_module_with_a_slash_in_its_name_is_planned_with() -> None:
