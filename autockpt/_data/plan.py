@@ -93,10 +93,9 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         solver: who chose; ``manual`` for a plan written by hand.
         status: ``optimal`` where no other choice among the candidates that keeps to `budget_bytes` is cheaper (what is
             no candidate may be, see `gap`), else ``feasible``; or ``manual``.
-        goal: what was asked of the solver, in plans of `apply` less what that leaves as a margin; None for a plan
-            written by hand, and for one of a frontier.
-        budget_bytes: the peak that it keeps to: the budget, or its own peak where the lowest was asked for; None for a
-            plan written by hand.
+        goal: what was asked for; None for a plan written by hand, and for one of a frontier.
+        budget_bytes: the peak that it keeps to: the budget, in plans of `apply` on CUDA less a margin for the device's
+            allocator; its own peak where the lowest was asked for; None for a plan written by hand.
         peak_bytes: predicted peak of the whole step; 0 where nothing was predicted.
         plain_peak_bytes: predicted peak of the plain step.
         recompute_seconds: predicted extra forward seconds per step.

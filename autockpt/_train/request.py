@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import torch
 from torch.optim import Optimizer
 
@@ -106,10 +107,11 @@ class Request:
         if share != 1 and goal.budget_bytes is not None:
             goal = Goal(budget=alike(int(share * goal.budget_bytes), goal.budget))
         try:
-            return choose(profile, self._asked(goal), bounded=False)
+            plan = choose(profile, self._asked(goal), bounded=False)
         except Infeasible as error:
             asked = self.goal.budget if isinstance(self.goal.budget, str) else ""
             raise error.carrying(asked=asked, margin=device.margin) from None
+        return msgspec.structs.replace(plan, goal=self.goal)
 
     def restated(self, plan: Plan, profile: Profile, device: Device, *, fits: bool = True) -> Plan | None:
         """Restate a plan, made for a similar step, as a plan for this step; None if it does not suit this step.
@@ -120,7 +122,9 @@ class Request:
             device: the device that it trains on.
             fits: whether the plan has to keep this step to what is asked for.
         """
-        return restate(plan, profile, self._asked(less_margin(self.goal, device) if fits else Goal(budget="min")))
+        goal = less_margin(self.goal, device) if fits else Goal(budget="min")
+        again = restate(plan, profile, self._asked(goal))
+        return msgspec.structs.replace(again, goal=self.goal) if again is not None and fits else again
 
     def _asked(self, goal: Goal) -> Asked:
         return Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins, offload=self.offload)

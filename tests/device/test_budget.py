@@ -307,3 +307,13 @@ def test_checksums_of_many_small_tensors_take_no_block_each() -> None:
     assert within(found) == [True] * 6, (found.planned.peaks, found.budget_bytes)
     rehearsed, *later = found.planned.peaks[2:]
     assert rehearsed <= 1.02 * max(later)
+
+
+def test_a_plan_says_the_budget_that_was_asked_for_and_keeps_to_that_less_the_margin() -> None:
+    """On CUDA a plan for "24GB" said "23.28GB" in its file and on every page."""
+    model, batch = blocks()
+    autockpt.apply(model, "25MB", inputs=batch, loss=loss_of)
+    plan = autockpt.plan_of(model)
+    assert plan is not None and plan.goal is not None
+    assert plan.goal.budget == "25MB" and plan.budget_bytes == int(0.97 * 25e6)
+    assert "25MB, less a margin" in str(plan.explain())

@@ -10,6 +10,7 @@ import msgspec
 
 from ..._choose.timeline import predict_timeline
 from ..._data.cuts import levels_of
+from ..._data.goal import Goal
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
@@ -148,7 +149,7 @@ def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, 
         overhead, budget_bytes = goal.max_overhead, None
         yield "asked for", "min" if overhead is None else f"{overhead:.1%}", str(goal)
     elif budget_bytes is not None:
-        yield "budget", in_unit(budget_bytes), str(goal) if goal is not None and goal.total_bytes else ""
+        yield "budget", in_unit(budget_bytes), _of_what(goal, budget_bytes)
     if plan.peak_bytes:
         share = f"{plan.peak_bytes / budget_bytes:.1%} of the budget" if budget_bytes else ""
         yield "predicted peak", in_unit(plan.peak_bytes), share
@@ -168,6 +169,15 @@ def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, 
         held = f"; {in_unit(found.replay_bytes)} more held for replays" if found.replay_bytes else ""
         saved = f"of {in_unit(found.saved_bytes)} saved for backward{held}"
         yield "predicted bytes freed", in_unit(found.freed_bytes), saved
+
+
+def _of_what(goal: Goal | None, budget_bytes: int) -> str:
+    """Say what a budget is a share of, and what was asked for where the plan leaves a margin."""
+    if goal is None or goal.budget_bytes is None:
+        return ""
+    if budget_bytes < goal.budget_bytes:
+        return f"{goal}, less a margin"
+    return str(goal) if goal.total_bytes else ""
 
 
 def _recomputed(rows: Sequence[SegmentRow], plan: Plan) -> Iterator[str | PageTable]:
