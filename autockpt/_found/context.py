@@ -72,7 +72,7 @@ def _given(value: Any) -> Any:
 
 
 def _copied(value: Any, leaf: _Leaf, memo: dict[int, Any]) -> Any:
-    """Copy a collection and the collections in it. A list or dictionary that occurs twice is copied once."""
+    """Copy a collection and the collections in it. A list, dictionary or set that occurs twice is copied once."""
     copy = _COLLECTIONS.get(type(value))
     if copy is None:
         return leaf(value)
@@ -92,12 +92,17 @@ def _dict(value: Any, leaf: _Leaf, memo: dict[int, Any]) -> Any:
     return new
 
 
+def _set(value: Any, leaf: _Leaf, memo: dict[int, Any]) -> Any:
+    new = memo[id(value)] = {leaf(each) for each in value}
+    return new
+
+
 _COLLECTIONS: dict[type, Callable[[Any, _Leaf, dict[int, Any]], Any]] = {
     list: _list,
     deque: _list,
     dict: _dict,
     defaultdict: _dict,
     OrderedDict: _dict,
-    set: lambda value, leaf, memo: {leaf(each) for each in value},
+    set: _set,
     tuple: lambda value, leaf, memo: tuple(_copied(each, leaf, memo) for each in value),
 }

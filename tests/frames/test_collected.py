@@ -84,3 +84,23 @@ def test_a_replay_that_needs_what_was_collected_says_so() -> None:
     install(model, Plan.of(["layers.3"]))
     with pytest.raises(ReplayError, match="a tensor in a list or dictionary of a context variable"):
         summed(model).backward()
+
+
+def seen_twice(own: Told, x: Tensor) -> Any:
+    """Adds a number to a set by one name, and counts by the other name of the same set."""
+    found = COLLECTED.get()
+    found["seen"].add(len(found["seen"]))
+    return (own.linear(x) * len(found["also"])).tanh()
+
+
+def test_a_set_that_occurs_twice_in_a_context_variable_is_one_set_in_a_replay_too() -> None:
+    def counting(own: Told, x: Tensor) -> Any:
+        seen: set[int] = set()
+        token = COLLECTED.set({"seen": seen, "also": seen})
+        try:
+            return own.layers(x)
+        finally:
+            COLLECTED.reset(token)
+
+    layers = nn.Sequential(*(with_linear(seen_twice) for _ in range(3)))
+    assert_same(Told(counting, layers=layers), PLANS[0], summed)
