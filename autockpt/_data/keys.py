@@ -23,6 +23,17 @@ MemberKey = Annotated[str, msgspec.Meta(pattern=MEMBER)]
 """A call, or a torch function that the code of the segment's parent calls: ``#0/cat#1``."""
 
 
+def key_of(name: str, occurrence: int) -> str:
+    """Return the key of a call: its name, and how many calls of that name were before it.
+
+    Example:
+        >>> from autockpt._data.keys import key_of
+        >>> key_of("h.3.attn", 1)
+        'h.3.attn#1'
+    """
+    return f"{name}#{occurrence}"
+
+
 def split_key(key: str) -> tuple[str, str]:
     """Return the call in a key, and the torch function that its own code calls; empty where the call is meant.
 

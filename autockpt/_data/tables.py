@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from .amounts import MOST_BYTES, Bytes, Seconds
+from .keys import key_of
 
 MOST = 2**31
 """Tables have fewer rows than this, and the clock has fewer ticks."""
@@ -149,7 +150,7 @@ class CallRecord(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
     @property
     def key(self) -> str:
         """``qualified.name#occurrence``, as plans write it."""
-        return f"{self.name}#{self.occurrence}"
+        return key_of(self.name, self.occurrence)
 
     @property
     def forward_seconds(self) -> float:
@@ -204,7 +205,7 @@ class FunctionTable(ColumnTable, frozen=True, kw_only=True):
 
     def key(self, index: int) -> str:
         """``name#occurrence``, as plans write it after the key of its call."""
-        return f"{self.name[index]}#{self.occurrence[index]}"
+        return key_of(self.name[index], self.occurrence[index])
 
 
 class OpTable(ColumnTable, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from .. import _torch_private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
+from .._data.keys import key_of
 from .._device.present import also_drawn_from
 from .._found.reference import Reference
 from .._found.state import ModuleState
@@ -116,7 +117,7 @@ def _role(
     occurrence = outer.count(name)
     if outer.inside:
         return None
-    key, table = f"{name}#{occurrence}", outer.table
+    key, table = key_of(name, occurrence), outer.table
     place = table.members.get(key)
     if place is not None and grad and _may_join(table, place):
         if place.offload == "saved":
@@ -136,7 +137,7 @@ def _outermost(name: str, handle: Handle, outer: Scope | None) -> Scope | None:
     if thread.replays or (outer is not None and outer.inside) or name not in handle.roots:
         return None
     scope = Scope(handle, None)
-    scope.key = f"{name}#{scope.count(name)}"
+    scope.key = key_of(name, scope.count(name))
     return scope
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torch.overrides import TorchFunctionMode
 
+from .._calls.names import numbered
 from .._found.state import ModuleState
 from .._stash.overlap import Sent, arrive
 from .table import Handle, Place, Table
@@ -125,9 +126,7 @@ class Scope:
 
     def count(self, name: str) -> int:
         """Count a call of a module; return how many there were before."""
-        occurrence = self.counts.get(name, 0)
-        self.counts[name] = occurrence + 1
-        return occurrence
+        return numbered(self.counts, name)
 
     def end(self) -> None:
         """Note that the call is over. If it is the root's, the device waits for all copies that are not done."""

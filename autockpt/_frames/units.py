@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from .. import _torch_private
-from .._calls.names import function_name
+from .._calls.names import function_name, numbered
 from .._calls.values import encode, not_simple, only_tensors
 from .._data.errors import NotApplicable
+from .._data.keys import key_of
 from .._found.around import Generator, States, given_among, never_draws, states_of
 from .pack import Pack
 from .thread import Function, MeetsUnits, OwnCode, Scope, thread
@@ -43,11 +44,10 @@ class UnitRecorder:
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module: as a unit, with its functions watched, or plain."""
-        occurrence = self._counts.get(name, 0)
-        self._counts[name] = occurrence + 1
+        occurrence = numbered(self._counts, name)
         if self._pack.inputs is not None or name not in self.planned.inside or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        key = f"{name}#{occurrence}"
+        key = key_of(name, occurrence)
         if key not in self.planned.kept:
             self._entries.append(key)
         return called(self, key, forward, args, kwargs)
@@ -191,9 +191,7 @@ class FunctionWatch(OwnCode):
             name = function_name(func)
             keys = self._keys.get(name)
             if keys is not None and not _torch_private.transforms_active():  # calls by a transform are not counted
-                occurrence = self._counts.get(name, 0)
-                self._counts[name] = occurrence + 1
-                key = keys.get(occurrence)
+                key = keys.get(numbered(self._counts, name))
                 if key is not None:
                     self._left -= 1
                     return self._run(key, func, args, kwargs or {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .._data.copies import CopiedTensors
+from .._data.keys import key_of
 from .._watch.marks import SeenCall
 
 
@@ -16,7 +17,7 @@ def copies_of(calls: Sequence[SeenCall], storages: Iterable[Sequence[int]]) -> C
         storages: for each call, the tensors that it was given, as numbers in the profile.
     """
     sums = {
-        f"{call.name}#{call.occurrence}": tuple(pairs)
+        key_of(call.name, call.occurrence): tuple(pairs)
         for call, given in zip(calls, storages, strict=True)
         if (pairs := [(tensor, each) for tensor, each in zip(given, call.sums, strict=False) if each and tensor >= 0])
     }

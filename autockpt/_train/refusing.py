@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from .._data.keys import split_key
+from .._data.keys import key_of, split_key
 from .._data.profile import Profile
 from .._data.tables import RefusedPart
 from .._stash.shard import is_unlike
@@ -43,7 +43,7 @@ def refusing(profile: Profile, faults: Mapping[str, str]) -> Profile:
     numbers = {call.key: number for number, call in enumerate(calls)}
     at_fault = {key: numbers[caller] for key in faults if (caller := split_key(key)[0]) in numbers}
     places = zip(functions.call, functions.name, functions.occurrence, strict=True)
-    functions_by_key = {(call, f"{name}#{n}"): number for number, (call, name, n) in enumerate(places)}
+    functions_by_key = {(call, key_of(name, n)): number for number, (call, name, n) in enumerate(places)}
     times = Counter((calls[call].signature, split_key(key)[1]) for key, call in at_fault.items())
     refused: dict[int, str] = {}
     parts: dict[int, RefusedPart] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _torch_private as private
+from .._calls.names import numbered
 from .._calls.roots import WHOLE
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
@@ -65,7 +65,7 @@ class Observer:
         self._fake = any(private.fake_mode_of(each) is not None for each in private.parts(model.parameters()))
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
         self._open, self._function = list[int](), -1
-        self._counts: Counter[tuple[int, str]] = Counter()  # of calls by (-1, name), of functions by (call, name)
+        self._counts: dict[tuple[int, str], int] = {}  # of calls by (-1, name), of functions by (call, name)
         self._static, self._returned = StaticStorages(model, tape.key), Returned(tape, summed=summed and speaks(model))
         self._in_forward = self._aside = self._ended = self._elsewhere = False
         self._thread, self._passes = threading.get_ident(), BackwardPasses()
@@ -153,8 +153,7 @@ class Observer:
         if threading.get_ident() != self._thread:
             self._elsewhere = self._elsewhere or torch.is_grad_enabled()  # without gradients nothing is saved
             return run()
-        occurrence = self._counts[-1, name]
-        self._counts[-1, name] += 1
+        occurrence = numbered(self._counts, (-1, name))
         if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but not recorded
             return run()
         if name and not self.run.calls:
@@ -209,8 +208,7 @@ class Observer:
         if not here or private.transforms_active() or self._gathered.around(self.run.calls[self._open[-1]].name):
             return run()
         index, call = len(self.run.functions), self._open[-1]
-        function = SeenFunction(name, self._counts[call, name], call)
-        self._counts[call, name] += 1
+        function = SeenFunction(name, numbered(self._counts, (call, name)), call)
         self.run.functions.append(function)
         with self._own_work() as stamp:
             function.ways, keys = self._returned.given(arguments)
