@@ -105,6 +105,8 @@ class Check:
 
     def make(self, frame: Frame, last: int, backward: int) -> Replay:
         """Return a replay of a frame; arguments as for `Replayer.replay`."""
+        if frame.whole:
+            self.need_all()
         replay: Replay = (frame.makes or Replay)(
             frame, last, backward, skips=self.segment not in self.findings.needed_whole
         )

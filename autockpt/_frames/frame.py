@@ -151,13 +151,26 @@ class Frame:
         replayer: replays it.
         moves: whether tensors of the boundary may wait off the device.
         makes: the class of its replay; None for `Replay`.
+        whole: whether its replays skip no unit.
     """
 
-    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "looks", "makes", "moves", "replayer", "slots")
+    __slots__ = (
+        "__weakref__",
+        "_lock",
+        "boundary",
+        "calls",
+        "closed",
+        "looks",
+        "makes",
+        "moves",
+        "replayer",
+        "slots",
+        "whole",
+    )
 
     def __init__(self, replayer: Replayer) -> None:
         self.replayer = replayer
-        self.closed = self.moves = False
+        self.closed = self.moves = self.whole = False
         self.makes: Callable[..., Any] | None = None
         self.calls: list[MemberCall] = []
         self.boundary: list[Detached] = []
@@ -201,8 +214,15 @@ class Frame:
                     for _, other in self.alive():
                         other.given = None
                 self.replay()
-            if slot.frame is self and slot.value is None and not (slot.expected and slot.expected.stands):
+            if self._misses(slot) and not self.whole:
+                self.whole = True  # a kept unit saved what another one made, which the plan skips
+                self.replay()
+            if self._misses(slot):
                 raise ReplayError("a replay ended before it reached a tensor that backward needs")
+
+    def _misses(self, slot: Slot) -> bool:
+        """Whether one of its slots is empty, and no value of forward's stands in for it."""
+        return slot.frame is self and slot.value is None and not (slot.expected and slot.expected.stands)
 
     def alive(self) -> Iterator[tuple[int, Slot]]:
         """Yield the slots that an autograd node still holds, with their numbers."""

@@ -54,7 +54,7 @@ class Replay:
 
     def __init__(self, frame: Frame, last: int, backward: int, *, skips: bool = True) -> None:
         self._frame, self._slots = frame, frame.slots
-        self._last, self._backward, self._skips = last, backward, skips
+        self._last, self._backward, self._skips = last, backward, skips and not frame.whole
         self._begin()
 
     def _begin(self) -> None:

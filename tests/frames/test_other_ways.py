@@ -49,3 +49,20 @@ def test_what_the_plan_skips_runs_where_the_data_need_it(shifts: list[float], ca
     assert all(map(torch.equal, gradients(model, shifts), plain))
     assert caplog.messages == []
     install(model, Plan())
+
+
+def gated(own: Told, x: Tensor) -> Any:
+    """Multiplies by a gate that learns only where the data say so. Only then the product saves the mask."""
+    mask = nn.functional.hardtanh(x.detach(), 0.1, 1.0)
+    gate = own.linear(x)
+    return own.dropout((x + torch.mul(mask, gate if torch.any(x < -1e2) else gate.detach())).tanh())
+
+
+@pytest.mark.parametrize("check", ["never", "sampled", "always"])
+def test_what_the_plan_skips_runs_where_a_kept_function_saves_it_now(check: Any) -> None:
+    """Attention whose dropout ended took another kernel, which saved what the first one had not, and backward failed."""
+    model, shifts = stack(lambda: with_linear(gated, dropout=nn.Dropout(0.2))), [0.0, 0.0, -1e3, 0.0, -1e3]
+    plain = gradients(model, shifts)
+    install(model, plan(["blocks.1"], ["blocks.1/any", "blocks.1/mul"], ["blocks.1/hardtanh"]), check)
+    assert all(map(torch.equal, gradients(model, shifts), plain))
+    install(model, Plan())
