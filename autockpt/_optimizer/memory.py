@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -29,12 +29,14 @@ class Chosen:
         optimizer: the user's, or one built by name over parameters without memory.
         asked: the name that it was built by; empty if it is the user's.
         leaves: by id of a parameter of the optimizer, the index of the model's trainable parameter that it stands for.
+        aside: parameters that it trains and that the model does not have now: other tensors stand in for them.
         notes: what is odd about it.
     """
 
     optimizer: Optimizer
     asked: str = ""
     leaves: Mapping[int, int]
+    aside: tuple[torch.Tensor, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -43,7 +45,7 @@ class OptimizerMemory:
     """What optimizers need.
 
     Attributes:
-        state_bytes: their state, after a step.
+        state_bytes: their state, after a step, and parameters for which others stand in.
         step_bytes: what a step allocates for a moment on top: the next step or one far into training, whichever needs
             more. Added to `state_bytes` and everything else alive at the end of backward, it gives the peak of the
             step.
@@ -60,12 +62,15 @@ class OptimizerMemory:
     notes: tuple[str, ...] = ()
 
 
-def choose_optimizers(optimizer: Optimizers | None, model: torch.nn.Module) -> tuple[Chosen, ...]:
+def choose_optimizers(
+    optimizer: Optimizers | None, model: torch.nn.Module, *, seen: bool = False
+) -> tuple[Chosen, ...]:
     """Find the optimizers that the user means.
 
     Args:
         optimizer: as a user gives it.
         model: the model that they train.
+        seen: whether they were seen to train it. In `torch.func.functional_call` it has other parameters meanwhile.
 
     Returns:
         One for each optimizer; none for None.
@@ -80,7 +85,7 @@ def choose_optimizers(optimizer: Optimizers | None, model: torch.nn.Module) -> t
     if isinstance(optimizer, str):
         return (_by_name(optimizer, model),)
     given = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer,)
-    return tuple(_given(each, model) for each in given)
+    return tuple(_given(each, model, seen=seen) for each in given)
 
 
 def refuse_no_optimizer(optimizer: object) -> None:
@@ -116,8 +121,9 @@ def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device:
         The sum of what they hold, and the most that one of their steps needs, since they step one after the other.
     """
     each = [_memory(one, frozenset(reached), device) for one in chosen]
+    aside_bytes = _held_bytes((parameter for one in chosen for parameter in one.aside), device)
     return OptimizerMemory(
-        state_bytes=sum(memory.state_bytes for memory in each),
+        state_bytes=sum(memory.state_bytes for memory in each) + aside_bytes,
         step_bytes=max((memory.step_bytes for memory in each), default=0),
         closure_bytes=sum(memory.closure_bytes for memory in each),
         source="; ".join(memory.source for memory in each),
@@ -156,20 +162,23 @@ def _class_named(name: str) -> Any:
     return kind
 
 
-def _given(optimizer: Optimizer, model: torch.nn.Module) -> Chosen:
-    """Check an optimizer that was given."""
+def _given(optimizer: Optimizer, model: torch.nn.Module, *, seen: bool) -> Chosen:
+    """Check an optimizer that was given, or seen."""
     inner = [value for value in vars(optimizer).values() if isinstance(value, Optimizer)]
     if "param_groups" not in vars(optimizer) and inner:  # a wrapper that passes on another's groups
-        return _given(inner[0], model)
+        return _given(inner[0], model, seen=seen)
     name, owned = type(optimizer).__name__, {id(parameter) for parameter in parameters_at_rest(model)}
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     foreign = sum(id(parameter) not in owned for parameter in trained)
-    if foreign == len(trained):
+    if foreign == len(trained) and not seen:
         raise ProfilingError(
             f"{name} trains {foreign} parameters, and none of them is one of the {len(owned)} of "
             f"{type(model).__name__}. Give the optimizer that trains this model."
         )
     leaves = {id(p): i for i, p in enumerate(p for p in parameters_at_rest(model) if p.requires_grad)}
+    if foreign == len(trained):
+        note = f"forward runs with other parameters than those that {name} trains; these count as its state"
+        return Chosen(optimizer=optimizer, leaves=leaves, aside=tuple(trained), notes=(note,))
     note = f"{foreign} of the {len(trained)} parameters that {name} trains are not the model's; its state counts whole"
     return Chosen(optimizer=optimizer, leaves=leaves, notes=(note,) if foreign else ())
 
@@ -210,8 +219,6 @@ def _memory(chosen: Chosen, reached: frozenset[int], device: Device) -> Optimize
 
 def _known_bytes(optimizer: Optimizer, device: Device) -> int:
     """Bytes of the state: where it exists, by its tensors; before the first step, and for a history, by the options."""
-    held = [each for each in state_tensors(optimizer) if each.layout == torch.strided and each.device == device.at]
-    storages = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
     exists = {id(parameter) for parameter, values in optimizer.state.items() if values}
     total = 0
     for group in optimizer.param_groups:
@@ -222,8 +229,15 @@ def _known_bytes(optimizer: Optimizer, device: Device) -> int:
         if "history_size" not in group:  # state that exists may be smaller, of eight bits, say, than options imply
             coming = [each for each in coming if id(each) not in exists]
         total += moments * sum(rounded(device, each.nbytes) for each in private.parts(coming))
-    found = sum(rounded(device, size) for size in storages.values())
+    found = _held_bytes(state_tensors(optimizer), device)
     return max(total, found) if any("history_size" in group for group in optimizer.param_groups) else total + found
+
+
+def _held_bytes(tensors: Iterable[torch.Tensor], device: Device) -> int:
+    """Bytes of the storages of tensors on a device."""
+    held = [each for each in tensors if each.layout == torch.strided and each.device == device.at]
+    storages = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
+    return sum(rounded(device, size) for size in storages.values())
 
 
 def _in_closures(group: Mapping[str, Any]) -> int:

@@ -232,7 +232,7 @@ class Plans:
 
     def _memory(self, begins: Forward, known: Known, optimizers: Sequence[Optimizer]) -> OptimizerMemory:
         """Return what optimizers need: those that have taken steps, or else the one that the user gave."""
-        chosen = choose_optimizers(optimizers or self._request.optimizer, begins.model)
+        chosen = choose_optimizers(optimizers or self._request.optimizer, begins.model, seen=bool(optimizers))
         reached = range(len(list(begins.model.parameters()))) if self.history.all_reached else known.reached
         return optimizer_memory(chosen, reached, device_of(begins.device))
 

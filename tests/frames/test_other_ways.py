@@ -60,7 +60,7 @@ def gated(own: Told, x: Tensor) -> Any:
 
 @pytest.mark.parametrize("check", ["never", "sampled", "always"])
 def test_what_the_plan_skips_runs_where_a_kept_function_saves_it_now(check: Any) -> None:
-    """Attention whose dropout ended took another kernel, which saved what the first one had not, and backward failed."""
+    """Attention whose dropout ended took another kernel, which saved more than the first one, and backward failed."""
     model, shifts = stack(lambda: with_linear(gated, dropout=nn.Dropout(0.2))), [0.0, 0.0, -1e3, 0.0, -1e3]
     plain = gradients(model, shifts)
     install(model, plan(["blocks.1"], ["blocks.1/any", "blocks.1/mul"], ["blocks.1/hardtanh"]), check)

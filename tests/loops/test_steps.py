@@ -79,6 +79,20 @@ def test_a_model_called_on_its_own_result() -> None:
     held(network, loop)
 
 
+def test_weights_that_each_step_makes() -> None:
+    """Weight noise, hypernetworks: the step to be planned raised that the optimizer trains none of the parameters."""
+
+    def loop(run: Run) -> None:
+        def noisy(batch: Tensor) -> Tensor:
+            own = run.model.named_parameters()
+            weights = {name: each * (1 + 0.01 * torch.randn_like(each)) for name, each in own}
+            return loss_of(torch.func.functional_call(run.model, weights, (batch,)))
+
+        train_on(run, steps(), noisy)
+
+    held(network, loop)
+
+
 def test_a_scaled_loss() -> None:
     def loop(run: Run) -> None:
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
