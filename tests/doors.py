@@ -88,7 +88,7 @@ from autockpt.solvers.names import NAMES as SOLVER_NAMES
 if importlib.util.find_spec("torch") is not None:
     from autockpt import _record as record_room
     from autockpt import _torch_private as torch_private
-    from autockpt._batches.batch import Batch, Forward, batch_of
+    from autockpt._batches.batch import Batch, Forward, batch_of, gradient_bytes
     from autockpt._batches.batch import Kind as BatchKind
     from autockpt._batches.headroom import enlarged
     from autockpt._calls import checksum as checksums

@@ -71,7 +71,11 @@ def parameters_of(unit: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
 
 
 def waiting_gradients(unit: Any) -> list[Tensor]:
-    """Return the whole gradients that a unit holds until it is to reduce them (`set_requires_gradient_sync`)."""
+    """Return the gradients that a unit holds until it is to reduce them.
+
+    Whole ones (`set_requires_gradient_sync`), or shards that copies of the unit do not share yet
+    (`set_requires_all_reduce`).
+    """
     found: dict[int, Tensor] = {}  # by storage: torch 2.15 has the same gradient under both names
     for group in param_groups(unit):
         for each in group.fsdp_params:
@@ -79,6 +83,8 @@ def waiting_gradients(unit: Any) -> list[Tensor]:
             for gradient in (None if gathered is None else gathered.grad, each.unsharded_accumulated_grad):
                 if gradient is not None:
                     found[gradient.untyped_storage()._cdata] = gradient
+        if (shard := group._partial_reduce_output) is not None:
+            found[shard.untyped_storage()._cdata] = shard
     return list(found.values())
 
 
@@ -133,9 +139,17 @@ def stages() -> list[Any]:
 
 
 def asks_for_shapes(stage: Any) -> bool:
-    """Whether the forward of a stage that runs now only infers the shapes of its outputs, as the stage's first does."""
-    known = getattr(stage, "_stage_meta", None)  # torch 2.12 and before ask without gradients
-    return known is not None and known.outputs is None
+    """Whether the forward of a stage that runs now only infers the shapes of its outputs.
+
+    Its first forward does, and the first one after a change between training and evaluation. torch 2.12 and before ask
+    without gradients.
+    """
+    frame = sys._getframe().f_back
+    while frame is not None:  # nothing that the stage has tells such a forward from another
+        if frame.f_code.co_name == "_forward_metadata_inference" and frame.f_locals.get("self") is stage:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def gradients_arriving(stage: Any) -> list[Tensor]:

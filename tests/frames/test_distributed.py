@@ -19,7 +19,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from autockpt import NotApplicable, Plan, apply, measure
-from tests.doors import install, torch_private
+from tests.doors import gradient_bytes, install, torch_private
 from tests.frames.comparing import steps
 from tests.frames.models import Tower, summed
 from tests.twin import counting_replays
@@ -187,6 +187,17 @@ def test_collectives_are_waited_for_as_they_begin_where_that_is_asked_for() -> N
     assert kind() == "AsyncCollectiveTensor"
 
 
+def test_gradients_that_copies_of_a_unit_do_not_share_yet_are_counted() -> None:
+    """Hybrid sharding with `set_requires_all_reduce(False)`: no parameter has them until the last backward."""
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("copies", "shards"))
+    model: Any = fully_shard(nn.Linear(8, 8), mesh=mesh)
+    for shares in (False, False, True):
+        model.set_requires_all_reduce(shares)
+        model(torch.ones(2, 8)).sum().backward()
+        assert all((each.grad is not None) is shares for each in model.parameters())
+        assert gradient_bytes(model) == (8 * 8 + 8) * 4
+
+
 def test_what_is_asked_of_a_stage_is_what_torch_has() -> None:
     model = nn.Linear(4, 4)
     stage = pipelining.PipelineStage(model, 0, 1, torch.device("cpu"))
@@ -196,8 +207,11 @@ def test_what_is_asked_of_a_stage_is_what_torch_has() -> None:
     schedule = pipelining.ScheduleGPipe(stage, 2, loss_fn=lambda output, target: (output - target).square().mean())
     asked = []
     model.register_forward_pre_hook(lambda *given: asked.append(torch_private.asks_for_shapes(stage)))
-    schedule.step(torch.ones(4, 4), target=torch.ones(4, 4))
-    assert asked[-2:] == [False, False] and asked[:-2] in ([], [True])
+    for _ in range(2):  # a stage asks again in the first step after an evaluation
+        schedule.step(torch.ones(4, 4), target=torch.ones(4, 4))
+        assert asked[-2:] == [False, False] and asked[:-2] in ([], [True])
+        schedule.eval(torch.ones(4, 4), target=torch.ones(4, 4))
+        asked.clear()
 
 
 @pytest.mark.parametrize("cap_mb", [0.001, 25], ids=["a bucket each", "one bucket"])

@@ -93,7 +93,13 @@ def _standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, stages: 
 
 
 def trained(
-    place: tuple[int, int], schedule: str, parts: int, budget: int | None, mesh: Any = None, **pins: Any
+    place: tuple[int, int],
+    schedule: str,
+    parts: int,
+    budget: int | None,
+    mesh: Any = None,
+    evaluates: Sequence[int] = (),
+    **pins: Any,
 ) -> Any:
     """Train a rank's stages; return what each step made, where it stood and how high it went, and its plans.
 
@@ -103,6 +109,7 @@ def trained(
         parts: microbatches in a step.
         budget: of this rank; None for the plain training.
         mesh: of pipelines and of the ranks that share each stage by FSDP2; None where a stage is on one rank.
+        evaluates: the steps after which the pipeline evaluates a batch.
         pins: for `apply`.
     """
     rank, copy = place
@@ -135,25 +142,41 @@ def trained(
         starts.append(_standing_bytes(model, optimizer, stages))
         found = autockpt.measure(lambda: step(number))  # noqa: B023
         peaks.append(starts[-1] + found.step_bytes)
+        if number in evaluates:
+            losses: list[torch.Tensor] = []
+            args, named = model.eval().given(tokens(copy, number, rows=16), losses)
+            with torch.no_grad():
+                runs.eval(*args, **named)
+            said.append([*map(bits, losses)])
+            model.train()
     governor: Any = governor_of(model.stages[0])
     return said, starts, peaks, [] if governor is None else [made.plan for made in governor.account.plans]
 
 
-def kept(rank: int, *, schedule: str, parts: int, share: float, sharded: bool = False, **pins: Any) -> dict[str, Any]:
+def kept(
+    rank: int,
+    *,
+    schedule: str,
+    parts: int,
+    share: float,
+    sharded: bool = False,
+    evaluates: Sequence[int] = (),
+    **pins: Any,
+) -> dict[str, Any]:
     """Train plainly and under a budget that leaves a share of what the plain step adds.
 
     Args:
         rank: this one, of two; of four where each stage is sharded by FSDP2.
-        schedule, parts, pins: as `trained` has them.
+        schedule, parts, evaluates, pins: as `trained` has them.
         share: of what the plain step adds.
         sharded: whether two ranks share each stage.
     """
     gc.freeze()
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stages", "shards")) if sharded else None
     place = divmod(rank, 2) if sharded else (rank, 0)
-    plain, starts, peaks, _ = trained(place, schedule, parts, None, mesh)
+    plain, starts, peaks, _ = trained(place, schedule, parts, None, mesh, evaluates)
     budget = int(starts[-1] + share * (peaks[-1] - starts[-1]))
-    told, _, held, plans = trained(place, schedule, parts, budget, mesh, **pins)
+    told, _, held, plans = trained(place, schedule, parts, budget, mesh, evaluates, **pins)
     return {
         "same": told == plain,
         "budget": budget,
