@@ -149,6 +149,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._ranks import One, ranks_of
     from autockpt._ranks import group as rank_group
     from autockpt._ranks import refuse as ranks_refuse
+    from autockpt._ranks.buckets import Buckets
     from autockpt._ranks.by_hand import what_runs
     from autockpt._ranks.pipeline import Pipeline
     from autockpt._record import alive, host_speed, in_place, recorder, timing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -64,13 +64,34 @@ class Buckets:
         Args:
             made: key and size of each allocation that stays, in order. The search for buckets begins with the first.
         """
-        left_bytes = self.bytes if _are_rebuilt(self._wrappers) and not self._stay else 0
-        found = set()
-        for key, size in made:
-            if size <= left_bytes:
-                left_bytes -= size
-                found.add(key)
-        return set() if left_bytes else found
+        if self._stay or not _are_rebuilt(self._wrappers):
+            return set()
+        every = [*made]
+        # Those of one wrapper are allocated in a row. Those of several are not, if forwards come between.
+        return _in_a_row(every, self.bytes) or _one_by_one(every, self.bytes)
+
+
+def _in_a_row(made: Sequence[tuple[int, int]], n_bytes: int) -> set[int]:
+    """Return the keys of the first allocations in a row that have so many bytes together."""
+    first = total = 0
+    for stop, (_, size) in enumerate(made, 1):
+        total += size
+        while total > n_bytes:
+            total -= made[first][1]
+            first += 1
+        if total == n_bytes:
+            return {key for key, _ in made[first:stop]}
+    return set()
+
+
+def _one_by_one(made: Iterable[tuple[int, int]], n_bytes: int) -> set[int]:
+    """Return the keys of allocations that have so many bytes together; each that does not exceed it is taken."""
+    found = set()
+    for key, size in made:
+        if size <= n_bytes:
+            n_bytes -= size
+            found.add(key)
+    return set() if n_bytes else found
 
 
 def _are_rebuilt(found: Iterable[DistributedDataParallel]) -> bool:
