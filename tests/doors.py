@@ -107,6 +107,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._check.verify.outcome import compare as compare_outcomes
     from autockpt._compare import check as compare_check
     from autockpt._compare.checks import Checking, ReplayChecks
+    from autockpt._compare.hidden import HookState
     from autockpt._device import AllocatorTape, Clock, Device, HostClock, device_of, planned_device, rounded
     from autockpt._device import Event as AllocatorEvent
     from autockpt._device import clock as device_clock
@@ -131,6 +132,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._found.host_generators import NUMPY, PYTHON
     from autockpt._found.reference import Reference
     from autockpt._found.state import ModuleState
+    from autockpt._found.tags import Tags
     from autockpt._frames import recording as frames_recording
     from autockpt._frames import slots as frames_slots
     from autockpt._frames import units as frames_units

@@ -1,7 +1,21 @@
 """What the Python objects around a model hold: found by a walk, and put back in place.
 
     modules ──▶ their __dict__ (attributes, hooks, registries) ──▶ containers and objects in them ──▶ ...
-    functions (hooks, a loss, methods) ──▶ what they close over, and the globals of their own file that they use
+    parameters, buffers, other tensors ──▶ their __dict__ ──▶ ...
+    functions (hooks, a loss, methods that code names) ──▶ what they close over, and the globals that they name
+
+This is the one list of what a forward can reach and write, beside the values of tensors. Rehearsals look at it, replays
+and recorded steps put it back, and the fuzzer draws from it (tests/fuzz/states.py):
+
+reached         attributes and slots of modules, tensors and objects; containers; closures; defaults and attributes of
+                functions; class attributes and descriptors; globals of the files of such code, and of files that it
+                names (`counts.seen`); context variables; values of this thread; generators of random numbers; arrays,
+                bytes and streams in memory
+only seen       positions of generators and iterators: they cannot be put back
+not reached     what C extensions keep for themselves; files, sockets, other processes; values of other threads; caches
+                of `functools.lru_cache`; methods whose names are made at run time (`getattr(self, f"_{kind}")`) and that
+                no code names; code of a second installed package, where the first one calls it; flags (True, False)
+                among globals and class attributes
 
 The walk keeps the items of every container that it meets, not copies of them. So a change is found by identity, and the
 old items go back into the same list or dictionary, which others may hold too.
@@ -14,20 +28,38 @@ import array
 import io
 import operator
 import pickle
+import queue
 import random
 import sys
 import threading
 import types
-from collections import deque
+import weakref
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cached_property, lru_cache, partial, partialmethod
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy
 import torch
 
-from .put_back import bind, bound, fill, fill_array, fill_bytes, fill_dict, got, rewrite, set_back, stands, state_of
+from .put_back import (
+    bind,
+    bound,
+    fill,
+    fill_array,
+    fill_bytes,
+    fill_dict,
+    got,
+    held_in,
+    hold_in,
+    rewrite,
+    set_back,
+    stands,
+    state_of,
+)
 
 MOST_ITEMS = 100_000
 """Longer containers are put back, but what is inside their items is not looked at."""
@@ -41,12 +73,34 @@ MOST_ARRAY_BYTES = 2**26
 _NOT_ENTERED = (types.NoneType, bool, int, float, complex, str, bytes, types.ModuleType, type)
 _RANDOM = (torch.Generator, random.Random, numpy.random.RandomState, numpy.random.Generator)
 _CONTAINERS = (dict, list, set, deque)
-_OBJECTS = (types.SimpleNamespace, argparse.Namespace, threading.local)
+_OBJECTS = (
+    types.SimpleNamespace,
+    argparse.Namespace,
+    threading.local,
+    UserDict,
+    UserList,
+    ChainMap,
+    weakref.WeakKeyDictionary,
+    weakref.WeakValueDictionary,
+    weakref.WeakSet,
+    queue.Queue,
+    cached_property,
+)
 _NUMBERS = (int, float, complex, str, tuple)
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_CACHED = type(lru_cache(len))
 _STREAMS = (io.StringIO, io.BytesIO)
-_OTHERS = (*_STREAMS, bytearray, array.array, Iterator)
+_OTHERS = (*_STREAMS, bytearray, array.array, Iterator, ContextVar)
 _LIBRARIES = {"torch", "numpy", "autockpt", *sys.stdlib_module_names} - {"__main__"}
 _OWN = frozenset(torch.nn.Module().__dict__)
+_BY_TORCH = ("forward", "setup_context")
+"""Methods that torch calls by their names."""
+_MAKERS = ("__init__", "__new__", "__post_init__")
+_PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__")
+_BY_NAME = frozenset(
+    {*_MAKERS, *_PICKLING, "__init_subclass__", "__class_getitem__", "__repr__", "__str__", "__del__", "__dir__"}
+)
+"""Special methods that no operator calls on an object that is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +137,8 @@ class Contents:
 
     Args:
         roots: the objects, by name.
-        bare: modules whose attributes the caller puts back: only what is inside the attributes is looked at, and no
-            hooks.
+        bare: modules whose attributes, and those of whose parameters and buffers, the caller puts back: only what is
+            inside the attributes is looked at, and no hooks.
 
     Attributes:
         tensors: the tensors that were found, parameters and buffers too, each with the name of its place.
@@ -97,6 +151,9 @@ class Contents:
         self.generators: list[torch.Generator] = []
         self._kept: list[_Kept] = []
         self._seen: dict[int, object] = {}  # kept alive, so that an id stays its own
+        self._names = set(_BY_TORCH)  # what code that was met looks up
+        self._unnamed: dict[str, list[tuple[str, types.FunctionType]]] = {}  # methods that no such code has named yet
+        self._ways: dict[type, _Way] = {}
         self._todo = list(roots.items())
         while self._todo:
             name, value = self._todo.pop()
@@ -120,14 +177,13 @@ class Contents:
 
     def _enter(self, name: str, value: Any) -> None:
         """Keep what a value holds, and queue what it leads to."""
-        for kinds, enter in _WAYS:
-            if isinstance(value, kinds):
-                enter(self, name, value)
-                return
-        if isinstance(value, Iterator) and _of_library(type(value)):
-            self._iterator(name, value)
-        elif isinstance(value, _OBJECTS) or not _of_library(type(value)):
-            self._object(name, value)
+        kind = type(value)
+        if kind not in self._ways:
+            self._ways[kind] = _way_of(value)
+        self._ways[kind](self, name, value)
+
+    def _nothing(self, name: str, value: object) -> None:
+        """Classes of torch, numpy and Python itself are not entered, but for those above."""
 
     def _mapping(self, name: str, value: dict[Any, Any]) -> None:
         self._keep(name, lambda: [*value.keys(), *value.values()], partial(fill_dict, value))
@@ -136,12 +192,16 @@ class Contents:
 
     def _tensor(self, name: str, value: torch.Tensor) -> None:
         self.tensors.append((name, value))
-        if own := vars(value):  # a quantized weight's scales
-            self._enter(name, own)
+        self._enter(name, vars(value))  # a quantized weight's scales, a counter
+        self._slots(name, value)
 
     def _module(self, name: str, value: torch.nn.Module) -> None:
         if id(value) in self._bare:
             self._todo += [(f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN]
+            for path, each in (*value._parameters.items(), *value._buffers.items()):
+                if each is not None:
+                    self._todo += [(f"{name}.{path}.{key}"[:MOST_NAME], inside) for key, inside in vars(each).items()]
+                    self._slots(f"{name}.{path}", each)
         else:
             self._enter(name, vars(value))
         self._class(name, type(value))
@@ -160,6 +220,10 @@ class Contents:
 
     def _stream(self, name: str, value: Any) -> None:
         self._keep(name, lambda: (value.getvalue(), value.tell()), partial(rewrite, value), state=True)
+
+    def _context(self, name: str, value: ContextVar[Any]) -> None:
+        self._keep(name, partial(held_in, value), partial(hold_in, value))
+        self._items(name, held_in(value))
 
     def _items(self, name: str, value: Iterable[Any]) -> None:
         self._todo += [(name, item) for item in value]
@@ -196,29 +260,49 @@ class Contents:
         for cell in function.__closure__ or ():
             self._attribute(name, cell, "cell_contents")
         self._todo += [(name, item) for item in (function.__defaults__, function.__kwdefaults__, vars(function))]
-        space = function.__globals__
-        for key in _names(function.__code__) & space.keys():
-            value = space[key]
-            if isinstance(value, types.FunctionType) and value.__globals__ is space:
-                self._todo.append((key, value))
-            elif isinstance(value, type) and value.__module__ == function.__module__:
-                self._class(key, value)
-            elif not key.startswith("__") and _is_data(value, function.__module__):
+        names = names_in(function.__code__)
+        for key in (names - self._names) & self._unnamed.keys():
+            self._todo += self._unnamed.pop(key)
+        self._names |= names
+        self._looked_up(names, function.__globals__, set())
+
+    def _looked_up(self, names: frozenset[str], space: dict[str, Any], within: set[int]) -> None:
+        """Keep the globals that some code names; modules among them are looked into by the same names."""
+        within.add(id(space))
+        for key in names & space.keys():
+            value = _inside(space[key])
+            if isinstance(value, types.FunctionType):
+                if _leads_to(space, value.__module__):
+                    self._todo.append((key, value))
+            elif isinstance(value, type):
+                if _leads_to(space, value.__module__):
+                    self._class(key, value)
+                    makers = [getattr(value, each, None) for each in _MAKERS]
+                    self._todo += [(key, each) for each in makers if isinstance(each, types.FunctionType)]
+            elif isinstance(value, types.ModuleType):
+                if id(vars(value)) not in within and _leads_to(space, value.__name__):
+                    self._looked_up(names, vars(value), within)
+            elif not key.startswith("__") and _is_data(value):
                 self._keep(key, partial(bound, space, key), partial(bind, space, key))
                 self._todo.append((key, value))
 
     def _class(self, name: str, kind: type) -> None:
-        """Enter the methods of a class, and its own attributes that are data."""
+        """Enter the methods of a class that some code names, and its own attributes that are data."""
         for each in kind.__mro__:
             if id(each) in self._seen or _of_library(each):
                 continue
             self._seen[id(each)] = each
             for key, value in vars(each).items():
-                function = getattr(value, "__func__", getattr(value, "fget", value))
-                if isinstance(function, types.FunctionType):
-                    self._todo.append((name, function))
-                elif not key.startswith("__") and _is_data(value, each.__module__):
-                    self._attribute(f"{each.__qualname__}.{key}", each, key)
+                methods = [(name, function) for function in _functions_of(value)]
+                if methods and (key in self._names or (key.startswith("__") and key not in _BY_NAME)):
+                    self._todo += methods
+                elif methods:
+                    self._unnamed.setdefault(key, []).extend(methods)
+                elif not key.startswith("__") and _is_data(value):
+                    self._keep(
+                        f"{each.__qualname__}.{key}", partial(bound, vars(each), key), partial(set_back, each, key)
+                    )
+                    self._todo.append((f"{each.__qualname__}.{key}", value))
 
     def _attribute(self, name: str, thing: object, key: str) -> None:
         """Keep an attribute that is in no writable dictionary, such as a slot or a closure's cell."""
@@ -236,16 +320,22 @@ class Contents:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self._todo.append((name, attributes))
+        self._slots(name, value)
+        self._class(name, type(value))
+
+    def _slots(self, name: str, value: object) -> None:
         for each in type(value).__mro__:
-            slots = vars(each).get("__slots__", ())
+            slots = () if _of_library(each) else vars(each).get("__slots__", ())
             for key in (slots,) if isinstance(slots, str) else slots:
                 if key not in ("__dict__", "__weakref__"):
-                    self._attribute(f"{name}.{key}", value, key)
-        if callable(value):
-            self._class(name, type(value))
+                    private = key.startswith("__") and not key.endswith("__")
+                    own = f"_{each.__name__.lstrip('_')}{key}" if private else key  # as Python spells it
+                    self._attribute(f"{name}.{own}", value, own)
 
 
-_WAYS: tuple[tuple[Any, Callable[[Contents, str, Any], None]], ...] = (
+_Way: TypeAlias = Callable[[Contents, str, Any], None]
+
+_WAYS: tuple[tuple[Any, _Way], ...] = (
     (dict, Contents._mapping),
     (torch.Tensor, Contents._tensor),
     (torch.nn.Module, Contents._module),
@@ -260,23 +350,67 @@ _WAYS: tuple[tuple[Any, Callable[[Contents, str, Any], None]], ...] = (
     (partial, Contents._partial),
     (types.FunctionType, Contents._function),
     (types.GeneratorType, Contents._generator),
+    (ContextVar, Contents._context),
+    (_OBJECTS, Contents._object),
 )
 """How each kind of value is entered; the first kind that matches counts."""
 
 
+def _way_of(value: object) -> _Way:
+    """Return how values of a kind are entered; `value` is one of them."""
+    way = next((enter for kinds, enter in _WAYS if isinstance(value, kinds)), None)
+    if way is not None:
+        return way
+    if not _of_library(type(value)):
+        return Contents._object
+    return Contents._iterator if isinstance(value, Iterator) else Contents._nothing
+
+
 def _of_library(thing: Any) -> bool:
     """Whether a class or a function is one of torch, numpy or Python itself, or ours."""
-    return str(thing.__module__).partition(".")[0] in _LIBRARIES
+    return _is_library(str(thing.__module__))
 
 
-def _is_data(value: object, module: str) -> bool:
+def _is_library(module: str) -> bool:
+    """Whether a module of this name is one of torch, numpy or Python itself, or ours."""
+    return module.partition(".")[0] in _LIBRARIES
+
+
+def _is_data(value: object) -> bool:
     """Whether a global or a class attribute is data that a step may change, and no flag and no import."""
     if isinstance(value, (*_RANDOM, *_CONTAINERS, *_OBJECTS, *_NUMBERS, *_OTHERS, torch.Tensor, numpy.ndarray)):
         return not isinstance(value, bool)  # a flag: it says that a set-up need not be done twice
-    return not isinstance(value, (type, types.FunctionType)) and type(value).__module__ == module
+    return not isinstance(value, (type, types.FunctionType, types.ModuleType)) and not _of_library(type(value))
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """The names that some code, and what is defined inside it, may look up among the globals of its file."""
+def _leads_to(space: dict[str, Any], module: str) -> bool:
+    """Whether code that names a function, class or module leads to its code, by their files' globals and its module.
+
+    Code of an installed package leads to that package alone, and no code leads to a library that is not entered.
+    """
+    if _is_library(str(module)):
+        return False
+    same = str(module).partition(".")[0] == str(space.get("__name__")).partition(".")[0]
+    return same or _INSTALLED.isdisjoint(Path(str(space.get("__file__"))).parts)
+
+
+def _functions_of(value: object) -> list[types.FunctionType]:
+    """The functions of a method, a property, or another descriptor that goes around functions."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    around = (value.fget, value.fset) if isinstance(value, property) else (value,)
+    return [inner for each in around if isinstance(inner := _inside(each), types.FunctionType)]
+
+
+def _inside(value: object) -> object:
+    """The function that a cached property or a cache of results goes around."""
+    if isinstance(value, (cached_property, partialmethod)):
+        return value.func
+    return value.__wrapped__ if isinstance(value, _CACHED) else value
+
+
+def names_in(code: types.CodeType) -> frozenset[str]:
+    """The names of globals and attributes in some code and what is defined inside it, and its words for `getattr`."""
     inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inside))
+    words = [each for each in code.co_consts if isinstance(each, str) and each.isidentifier()]
+    return frozenset(code.co_names).union(words, *map(names_in, inside))

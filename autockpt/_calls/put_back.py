@@ -6,6 +6,7 @@ import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,19 @@ def got(thing: object, key: str) -> list[Any]:
         return [getattr(thing, key)]
     except (AttributeError, ValueError):  # an empty slot, an empty cell
         return []
+
+
+def held_in(variable: ContextVar[Any]) -> list[Any]:
+    try:
+        return [variable.get()]
+    except LookupError:
+        return []
+
+
+def hold_in(variable: ContextVar[Any], before: list[Any]) -> None:
+    """Set a context variable again; one that had no value keeps its new one."""
+    if before:
+        variable.set(before[0])
 
 
 def set_back(thing: object, key: str, before: list[Any]) -> None:

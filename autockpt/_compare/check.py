@@ -19,6 +19,7 @@ from .._frames.slots import Slot
 from .._stash.base import SpilledTensor
 from .expected import CopiedNumbers, Expected, expected_in, kept
 from .findings import Findings
+from .hidden import HookState
 from .unwritten import Remade, attentions, is_unwritten
 
 OTHER_VALUES = "saved other values in its replay than in its forward: it reads something that changes in between"
@@ -87,21 +88,37 @@ class Check:
             Exception: see `Replay.run`.
         """
         replay = self.make(frame, last, backward)
+        hooks = self._hooks(frame)
         try:
             replay.run(self.need_all)
+            wrong = self.compares and self.wrong(frame, last, backward)
         except (Changed, ReplayError) as error:
             raise self.refused(replay.call.key, CANNOT.format(error)) from error
-        if self.compares and (wrong := self.wrong(frame, last, backward)):
+        finally:
+            if hooks is not None:
+                hooks.put_back()
+        if wrong:
             raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
 
     def descend(self, frame: Frame, descent: Descends) -> bool:
         """Run the parts of a frame but the last; where that fails its calls are kept from the next forward on."""
+        hooks = self._hooks(frame)
         try:
             descent.run()
         except (Changed, ReplayError) as error:
             self.findings.fault(self.segment, descent.call.key, CANNOT.format(error))
             return False
+        finally:
+            if hooks is not None:
+                hooks.put_back()
         return True
+
+    def _hooks(self, frame: Frame) -> HookState | None:
+        """Return what the hooks in a frame keep, if its segment's rehearsal has shown that they keep something."""
+        written = self.findings.hooks_keep.get(self.segment)
+        if written is None:
+            return None
+        return HookState(frame.calls, [each for known in written if (each := known()) is not None])
 
     def make(self, frame: Frame, last: int, backward: int) -> Replay:
         """Return a replay of a frame; arguments as for `Replayer.replay`."""

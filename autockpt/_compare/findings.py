@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import weakref
+
+from torch import Tensor
 
 from .._found.around import Generator
 
@@ -20,6 +23,8 @@ class Findings:
         needed_whole: numbers of the segments whose replays also run what the plan skips, since one replay needed it.
         rehearsed: numbers of the segments that have had their rehearsal.
         unrepeating: numbers of the segments that are no longer compared, since two replays of one frame differed.
+        hooks_keep: by number of a segment whose forward hooks keep something that a replay changed: the tensors that
+            they wrote.
     """
 
     def __init__(self, *, governed: bool) -> None:
@@ -27,6 +32,7 @@ class Findings:
         self.needed_whole: set[int] = set()
         self.rehearsed: set[int] = set()
         self.unrepeating: set[int] = set()
+        self.hooks_keep: dict[int, list[weakref.ref[Tensor]]] = {}
         self._governed = governed
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not taken yet
         self._drawn_from: dict[int, list[Generator]] = {}

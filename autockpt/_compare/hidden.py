@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
 from .. import _torch_private
 from .._calls.checksum import Checksum, checksum_of, same
-from .._calls.contents import Contents
+from .._calls.contents import Contents, names_in
 from .._calls.layout import bytes_now, put_bytes, told_by_bytes
 from .._calls.values import kept_whole
 from .._data.keys import name_of
@@ -57,12 +58,6 @@ class Hidden:
                 copied |= call.module.copied
             roots[f"an argument of {call.key}"] = kept_whole(call.arguments)
         self._contents = Contents(roots | modules, bare=modules.values())
-        hooks = {
-            f"a hook of {name}": [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-            for name, module in modules.items()
-            if module._forward_hooks or module._forward_pre_hooks
-        }
-        self._hooks = Contents(hooks, bare=modules.values())
         self.generators = self._contents.generators
         self._tensors = [tensor for _, tensor in self._contents.tensors]
         self._versions = _torch_private.versions(self._tensors)
@@ -79,10 +74,8 @@ class Hidden:
         return [named for named, total_bytes in found if MOST_COPIED_BYTES < total_bytes <= MOST_SUMMED_BYTES]
 
     def _by_size(self) -> list[tuple[Named, int]]:
-        """Return the tensors in attributes, closures and globals by size, each with the total bytes up to it."""
-        dense = [named for named in self._contents.tensors if id(named[1]) not in self._copied and has_bytes(named[1])]
-        dense.sort(key=lambda named: named[1].nbytes)
-        return [*zip(dense, accumulate(each.nbytes for _, each in dense), strict=True)]
+        """Return the tensors in attributes, closures and globals by size, as `by_size` does."""
+        return by_size([named for named in self._contents.tensors if id(named[1]) not in self._copied])
 
     def weights(self) -> list[Named]:
         """Return the parameters, and the buffers that a replay does not copy."""
@@ -105,15 +98,51 @@ class Hidden:
         """Restore the snapshot, except for what is lost."""
         self._contents.restore()
 
-    def put_hooks_back(self) -> None:
-        """Restore what the modules' forward hooks keep: they ran again in a replay whose results are not used."""
-        self._hooks.restore()
-
     def written(self) -> list[str]:
         """Return the names of the tensors whose version has changed since the snapshot."""
         versions = _torch_private.versions(self._tensors)
         found = zip(self._contents.tensors, self._versions, versions, strict=True)
         return [name for (name, _), before, now in found if before != now]
+
+
+class HookState:
+    """What the forward hooks inside some calls keep. They run again in a replay, and this puts it back afterwards.
+
+    A hook whose own code asks `is_recomputing()` knows of replays: what it keeps stays.
+
+    Args:
+        calls: the calls.
+        written: the tensors that the hooks are known to write; None where that is not known yet.
+    """
+
+    def __init__(self, calls: Iterable[MemberCall], written: Sequence[torch.Tensor] | None = None) -> None:
+        members = [call.module.member for call in calls if call.module.member is not None]
+        modules = [module for member in members for module in member.modules()]
+        around = [module._forward_hooks | module._forward_pre_hooks for module in modules]
+        around += (_torch_private.global_hooks() or {}).values()
+        hooks = [hook for own in around for hook in own.values() if not _knows_of_replays(hook)]
+        self._contents = Contents({"a hook": hooks}, bare=modules) if hooks else None
+        if written is None and self._contents is not None:
+            own = {id(each) for member in members for each in (*member.parameters(), *member.buffers())}
+            others = [named for named in self._contents.tensors if id(named[1]) not in own]
+            written = [each for (_, each), total_bytes in by_size(others) if total_bytes <= MOST_COPIED_BYTES]
+        self._copies = SmallCopies([("a hook's tensor", each) for each in written or ()])
+
+    def put_back(self) -> list[torch.Tensor] | None:
+        """Restore what hooks keep. Return the tensors that they wrote; None if nothing has changed."""
+        changed = self._contents is not None and bool(self._contents.changed())
+        if changed and self._contents is not None:
+            self._contents.restore()
+        written = [each for _, each in self._copies.put_back()]
+        return written if changed or written else None
+
+
+def _knows_of_replays(hook: Any) -> bool:
+    function = getattr(hook, "__func__", hook)
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code is not None and "is_recomputing" in names_in(code)
 
 
 class Sums:
@@ -150,12 +179,18 @@ class SmallCopies:
     def __init__(self, named: Sequence[Named]) -> None:
         self._held = [(name, each, bytes_now(each)) for name, each in named]
 
-    def put_back(self) -> list[str]:
-        """Restore the bytes of every tensor without a new version. Return the names of those that had changed."""
+    def put_back(self) -> list[Named]:
+        """Restore the bytes of every tensor without a new version. Return those that had changed."""
         found = [(name, each, before) for name, each, before in self._held if bytes_now(each) != before]
         for _, each, before in found:
             put_bytes(each, before)
-        return [name for name, *_ in found]
+        return [(name, each) for name, each, _ in found]
+
+
+def by_size(named: Iterable[Named]) -> list[tuple[Named, int]]:
+    """Return the tensors that have bytes from the smallest on, each with the total bytes up to it."""
+    dense = sorted((each for each in named if has_bytes(each[1])), key=lambda each: each[1].nbytes)
+    return [*zip(dense, accumulate(each.nbytes for _, each in dense), strict=True)]
 
 
 def has_bytes(tensor: torch.Tensor) -> bool:

@@ -25,7 +25,7 @@ from .._stash.held import HeldStashes
 from .check import CANNOT, OTHER_VALUES, Check
 from .expected import CopiedNumbers, expected_in
 from .findings import Findings
-from .hidden import Hidden, SmallCopies, Sums
+from .hidden import Hidden, HookState, SmallCopies, Sums
 
 _log = logging.getLogger("autockpt")
 
@@ -123,38 +123,40 @@ class Rehearsal(Check):
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         hidden, replay = Hidden(frame.calls), self.make(frame, last, backward)
-        copies = SmallCopies(hidden.small())
+        copies, hooks = SmallCopies(hidden.small()), HookState(frame.calls)
+
+        def put_back() -> list[str]:
+            """Restore all that the replay has changed, and return names of it; what hooks keep is no reason."""
+            self._note(hooks.put_back())
+            changed = [*(name for name, _ in copies.put_back()), *hidden.changed()]
+            hidden.put_back()
+            return changed
 
         def again() -> None:
             self.need_all()
-            copies.put_back()
-            hidden.put_back()
+            put_back()
 
         try:
             self._try(frame, replay, again)
         finally:
-            changed = [*copies.put_back(), *hidden.changed()]
-            hidden.put_back()
+            changed = put_back()
         if changed:
             self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
         try:
             wrong = self.wrong(frame, last, backward)
         finally:  # on a device `wrong` may have replayed once more
-            copies.put_back()
-            hidden.put_back()
+            put_back()
         if wrong:
             self._why.setdefault(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
             if any((each := expected_in(slot)) is None or each.spilled is None for _, slot in wrong):
                 raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
-        if self._why:
-            hidden.put_hooks_back()
         self._settle(frame)
 
     def descend(self, frame: Frame, descent: Descends) -> bool:
         if self._why:  # its replay settles what becomes of it
             return False
         hidden = Hidden(frame.calls)
-        copies = SmallCopies(hidden.small())
+        copies, hooks = SmallCopies(hidden.small()), HookState(frame.calls)
         try:
             descent.run()
         except torch.OutOfMemoryError:
@@ -162,11 +164,17 @@ class Rehearsal(Check):
         except Exception as error:
             self._why[descent.call.key] = FAILS.format(type(error).__name__, error, "")
         finally:
-            changed = [*copies.put_back(), *hidden.changed()]
+            self._note(hooks.put_back())
+            changed = [*(name for name, _ in copies.put_back()), *hidden.changed()]
             hidden.put_back()
         if changed:
             self._why.setdefault(descent.call.key, CHANGES.format(changed[0]))
         return not self._why
+
+    def _note(self, written: list[Tensor] | None) -> None:
+        """Note that hooks keep something, with the tensors that they wrote: later replays put it back, too."""
+        if written is not None:
+            self.findings.hooks_keep.setdefault(self.segment, []).extend(map(weakref.ref, written))
 
     def _try(self, frame: Frame, replay: Replay, again: Callable[[], None]) -> None:
         """Run a replay, unless a call cannot be replayed and none is needed. An error is a reason to keep the call."""

@@ -3,6 +3,7 @@
 held.py         tensors from outside, and whether they have changed since
 state.py        the call's modules: attributes, parameters, buffers, children and hooks
 doubles.py      copies of modules for a replay, if something has changed since
+tags.py         Python attributes of parameters and buffers
 spared.py       attributes whose tensors no replay reads
 hollow.py       tensors without values, which take the place of tensors that no replay reads
 around.py       generators, autocast, flags, modes and the stream

@@ -52,6 +52,7 @@ def doubled(
     tree: list[Found],
     forward: Callable[..., Any],
     instead: dict[int, Tensor],
+    tags: dict[int, Contents],
     gone: dict[str, dict[int, Any]],
     undo: Undo,
 ) -> Callable[..., Any]:
@@ -61,6 +62,7 @@ def doubled(
         tree: the modules; the member is the first.
         forward: the member's own.
         instead: tensors that replace others, by the id of the one that is replaced.
+        tags: Python attributes for some of these, by the same ids.
         gone: hooks that ran around every module's forward then and do not now.
         undo: gets the call that gives the doubles up (see `_let_go`).
 
@@ -76,6 +78,8 @@ def doubled(
     undo.append((_let_go, ([(module, doubles[id(module)]) for module, *_ in tree],)))
     others = {**instead, **doubles}
     rebind = _Rebinding(others)
+    for key, own in tags.items():
+        vars(instead[key]).update(rebind.contents(own))
     for module, found, *inner, hooks in tree:
         contents = rebind.contents(found)
         for name, held in zip(HELD, inner, strict=True):

@@ -22,6 +22,7 @@ from .around import Undo
 from .doubles import HOOKS, NOTHING, Found, are_there, doubled, put_back
 from .held import Detached, check_unchanged
 from .spared import Inside, every, spared_in
+from .tags import Tags, alias
 
 _WHOLE = frozenset({Tensor, nn.Parameter, nn.Buffer})
 """Classes of tensors that have a storage of their own, on this rank."""
@@ -50,6 +51,7 @@ class ModuleState:
         self.member = module
         self._tree: list[Found] = []
         self._tensors = list(given)
+        self._tags: Tags | None = None  # what parameters and buffers have as Python attributes
         self._changing: list[tuple[Tensor, Tensor]] = []  # buffers, with the values that they had
         self._sure: set[int] = set()  # ids of the buffers that are known to change
         self._everywhere = _torch_private.global_hooks()
@@ -110,7 +112,9 @@ class ModuleState:
                     found.append(child)
             children = children.copy() if children else NOTHING
             tree.append((member, contents, parameters or NOTHING, buffers or NOTHING, children, hooks))
-        self._tensors += [tensor for tensor in held if tensor is not None]
+        own = [tensor for tensor in held if tensor is not None]
+        self._tensors += own
+        self._tags = Tags(own)
         return norms
 
     def _take_attributes(self, contents: dict[str, Any]) -> None:
@@ -189,7 +193,17 @@ class ModuleState:
                 check_unchanged(tensor, version, f"parameter or buffer {self._name(tensor)!r}")
         now = [tensor.requires_grad for tensor in self._tensors]
         gone = self._gone_hooks()
-        if not self._changing and not self._spared and not gone and now == self._wants and are_there(self._tree):
+        tags = self._tags
+        if tags is not None:
+            undo.append((tags.put, (tags.now(),)))
+        if (
+            not self._changing
+            and not self._spared
+            and not gone
+            and now == self._wants
+            and are_there(self._tree)
+            and (tags is None or tags.are_there())
+        ):
             undo.append((self.put_back, ()))
             return forward
         values = self._copies([value for _, value in self._changing])
@@ -197,7 +211,12 @@ class ModuleState:
         for tensor, wants, has in zip(self._tensors, self._wants, now, strict=True):
             if has is not wants:
                 instead[id(tensor)] = nn.Parameter(tensor.detach(), wants)
-        return doubled(self._tree, forward, instead, gone, undo)
+        tagged = tags.with_some() if tags is not None else ()
+        for tensor, _ in tagged:
+            if id(tensor) not in instead:
+                instead[id(tensor)] = alias(tensor, tensor.requires_grad)
+        tags_of = {id(tensor): own for tensor, own in tagged}
+        return doubled(self._tree, forward, instead, tags_of, gone, undo)
 
     def put_back(self) -> None:
         """Restore modules that a replay has run to the state that was found.

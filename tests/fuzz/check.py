@@ -22,6 +22,7 @@ from tests.fuzz.boxes import flat
 from tests.fuzz.hidden import hooked
 from tests.fuzz.leaves import BATCH, STEPS, WIDTH
 from tests.fuzz.plans import HIDDEN_STATE, OTHER_WAYS, chosen_plan, reasons_beyond_replay
+from tests.fuzz.states import counts_in
 from tests.fuzz.tree import Case, build, kinds_in
 from tests.twin import counting_replays, differing, generators, left_by, listening
 
@@ -206,7 +207,7 @@ def _train(case: Case, model: nn.Module, seed: int = SEED) -> Outcome:
         for number, output in enumerate(outputs):
             left |= {f"step {step} output {number}.{i}": t.detach().clone() for i, t in enumerate(flat(output))}
         left |= {f"step {step} gradient of batch {number}": batch.grad for number, batch in enumerate(batches)}
-        here = {**left_by(model), **generators(), **_own_generators(model)}
+        here = {**left_by(model), **generators(), **_own_generators(model), **counts_in(model)}
         for parameter in model.parameters():
             if parameter.grad is not None:
                 with torch.no_grad():

@@ -9,6 +9,7 @@ import msgspec
 from autockpt import Plan, Profile, Segment
 from tests.doors import ProfileIndex, find_candidates, is_inside, segments_of, sibling_rows
 from tests.fuzz.hidden import HIDDEN
+from tests.fuzz.states import EXACT_STATES, STATES
 from tests.fuzz.tree import Case, Choice
 from tests.fuzz.units import by_names, by_rules, without_host, worth_drawing
 
@@ -33,7 +34,7 @@ OTHER_WAYS = frozenset({"Branches", "Layerdrop", "LeavesByChance", "LeavesByCoun
 HIDDEN_STATE = frozenset(
     {"AveragedByData", "Calls", "CallsMatter", "FillsCache", "GivesGenerator", "HostRandom", "LeavesByCount"}
     | {"LeavesTensor", "LeavesTensors", "OwnGenerator", "Remembers"}
-    | {"Empties", "Layerdrop", *HIDDEN}
+    | {"Empties", "Layerdrop", *HIDDEN, *(STATES.keys() - EXACT_STATES)}
 )
 """Nodes that the recorder refuses for state that a replay does not see, if it sees them run at all."""
 

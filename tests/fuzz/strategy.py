@@ -10,6 +10,7 @@ from tests.fuzz.containers import CONTAINERS
 from tests.fuzz.hidden import HIDDEN
 from tests.fuzz.leaves import LEAVES
 from tests.fuzz.oddities import ODDITIES
+from tests.fuzz.states import STATES
 from tests.fuzz.tree import Case, Choice, How, N
 
 __all__ = ["cases"]
@@ -21,7 +22,7 @@ WAYS = ("", "blind", "rules", "menus", "names", "", "blind", "rules", "menus", "
 
 # What is changed in place stands for the errors that a plan by hand must end in, so it must not be rare.
 containers = st.sampled_from([*CONTAINERS, *(3 * [kind for kind in CONTAINERS if kind.startswith("Changes")])])
-leaves = st.one_of(*(st.sampled_from(sorted(kinds)) for kinds in (LEAVES, BLOCKS, LEAVES, ODDITIES, HIDDEN)))
+leaves = st.one_of(*(st.sampled_from(sorted(kinds)) for kinds in (LEAVES, BLOCKS, LEAVES, ODDITIES, HIDDEN, STATES)))
 
 
 def often(false: int) -> st.SearchStrategy[bool]:

@@ -15,10 +15,11 @@ from tests.fuzz.containers import CONTAINERS
 from tests.fuzz.hidden import HIDDEN
 from tests.fuzz.leaves import LEAVES, WIDTH
 from tests.fuzz.oddities import ODDITIES
+from tests.fuzz.states import STATES
 
 __all__ = ["LEAF_KINDS", "Case", "Choice", "How", "N", "build"]
 
-LEAF_KINDS = {**LEAVES, **BLOCKS, **ODDITIES, **HIDDEN}
+LEAF_KINDS = {**LEAVES, **BLOCKS, **ODDITIES, **HIDDEN, **STATES}
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -189,3 +189,37 @@ def test_a_layer_that_nothing_below_wants_a_gradient_of_is_not_replayed() -> Non
     with counting_replays() as replays:
         model(torch.arange(8)).sum().backward()
     assert replays == []
+
+
+def test_what_a_hook_keeps_is_that_of_forward() -> None:
+    """A count, outputs in a list, and an average that it keeps in a tensor."""
+    found = []
+    for plan in (Plan(), Plan.of(["1"])):
+        model, average = stack(), torch.zeros(WIDTH)
+        seen: list[Tensor] = []
+
+        def keep(module: nn.Module, args: Any, out: Tensor, seen: Any = seen, average: Tensor = average) -> None:
+            seen.append(out.detach().clone())
+            with torch.no_grad():
+                average.lerp_(out.mean(0), 0.5)
+
+        model.get_submodule("1.0").register_forward_hook(keep)
+        autockpt.apply(model, plan=plan)
+        for _ in range(3):
+            summed(model).backward()
+        found.append([*seen, average])
+    assert len(found[0]) == len(found[1]) == 4
+    assert all(map(torch.equal, found[0], found[1]))
+
+
+def test_an_output_that_a_hook_keeps_has_its_gradient() -> None:
+    model, kept = stack(), []
+
+    def keep(module: nn.Module, args: Any, out: Tensor) -> None:
+        out.retain_grad()
+        kept.append(out)
+
+    model.get_submodule("1.0").register_forward_hook(keep)
+    autockpt.apply(model, plan=Plan.of(["1"]))
+    summed(model).backward()
+    assert [out.grad is not None for out in kept] == [True]

@@ -207,3 +207,64 @@ def test_running_statistics_that_are_saved_and_then_written_raise_no_alarm(caplo
         for model in (plain, planned):
             model(batch(4, 6, WIDTH)).square().sum().backward()
     assert all(map(torch.equal, plain.state_dict().values(), planned.state_dict().values())) and not caplog.records
+
+
+class Warms(nn.Linear):
+    """Scales by a number that it counts up at its weight or at a buffer."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.holder = holder
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        held: Any = getattr(self, self.holder)
+        held.calls = getattr(held, "calls", 0) + 1
+        out: Tensor = torch.tanh(super().forward(x) * (1 - 0.5**held.calls))
+        return out
+
+
+@pytest.mark.parametrize("holder", ["weight", "scale"])
+def test_what_a_forward_counts_at_a_parameter_or_buffer_is_counted_once(holder: str) -> None:
+    """Per-sample gradients, scales that warm up and caches of quantized weights are kept there."""
+    found = []
+    for budget in (None, "min"):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(Warms(holder) for _ in range(6)))
+        if budget is not None:
+            autockpt.apply(model, budget)
+        run = steps(model, lambda model: model(batch(256, WIDTH)).square().mean(), count=6)
+        plan = autockpt.plan_of(model)
+        found.append((run, [getattr(layer, holder).calls for layer in model], len(plan.segments) if plan else 0))
+    (plain, once, _), (planned, counted, segments) = found
+    assert plain.differences(planned) == []
+    assert counted == once == [6] * 6
+    assert segments  # the calls are recomputed: they are not kept for it
+
+
+def test_attributes_of_weights_that_hooks_count_at_are_put_back() -> None:
+    """As per-sample gradients of Opacus count uses of a parameter."""
+
+    def used(module: nn.Module, *_: Any) -> None:
+        for parameter in module.parameters():
+            vars(parameter)["uses"] = vars(parameter).get("uses", 0) + 1
+
+    model = mlp()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(used)
+    autockpt.apply(model, plan=Plan.of([["1", "2"], ["3", "4"]]))
+    steps(model, summed, count=3)
+    assert {vars(parameter)["uses"] for parameter in model.parameters()} == {3}
+
+
+def test_a_tensor_with_a_graph_at_a_parameter_does_not_keep_a_replay_alive() -> None:
+    def keeps(own: Told, x: Tensor) -> Any:
+        weight: Any = own.linear.weight
+        last = getattr(weight, "last", None)
+        out = own.linear(x).tanh() * (1 if last is None else 1 + last.detach().mean())
+        weight.last = out
+        return out.sin()
+
+    torch.manual_seed(0)
+    assert_same(nn.Sequential(*(with_linear(keeps) for _ in range(3))), ["0", "1"], summed)
