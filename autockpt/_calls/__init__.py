@@ -5,6 +5,7 @@ names.py         the name of a torch function in plans and profiles
 attributes.py    tensors at plain attributes of modules
 watched.py       whether anything reads a tensor for a while
 contents.py      what the Python objects around them hold: found, compared, put back
+code.py          what code leads to: names, functions behind descriptors
 failing.py       errors of the user's own code, told with what it ran on
 layout.py        how a tensor's elements lie in memory, and the bytes there
 checksum.py      what is kept of a tensor's bytes to compare others with

@@ -13,9 +13,9 @@ reached         attributes and slots of modules, tensors and objects; containers
                 bytes and streams in memory
 only seen       positions of generators and iterators: they cannot be put back
 not reached     what C extensions keep for themselves; files, sockets, other processes; values of other threads; caches
-                of `functools.lru_cache`; methods whose names are made at run time (`getattr(self, f"_{kind}")`) and that
-                no code names; code of a second installed package, where the first one calls it; flags (True, False)
-                among globals and class attributes
+                of `functools.lru_cache`; methods that are found by names made at run time, and that no code names; code
+                of a second installed package, where the first one calls it; flags (True, False) among globals and class
+                attributes
 
 The walk keeps the items of every container that it meets, not copies of them. So a change is found by identity, and the
 old items go back into the same list or dictionary, which others may hold too.
@@ -30,7 +30,6 @@ import operator
 import pickle
 import queue
 import random
-import sys
 import threading
 import types
 import weakref
@@ -38,13 +37,13 @@ from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial, partialmethod
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy
 import torch
 
+from .code import BY_NAME, BY_TORCH, MAKERS, functions_of, inside, leads_to, names_in, of_library
 from .put_back import (
     bind,
     bound,
@@ -87,20 +86,9 @@ _OBJECTS = (
     cached_property,
 )
 _NUMBERS = (int, float, complex, str, tuple)
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-_CACHED = type(lru_cache(len))
 _STREAMS = (io.StringIO, io.BytesIO)
 _OTHERS = (*_STREAMS, bytearray, array.array, Iterator, ContextVar)
-_LIBRARIES = {"torch", "numpy", "autockpt", *sys.stdlib_module_names} - {"__main__"}
 _OWN = frozenset(torch.nn.Module().__dict__)
-_BY_TORCH = ("forward", "setup_context")
-"""Methods that torch calls by their names."""
-_MAKERS = ("__init__", "__new__", "__post_init__")
-_PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__")
-_BY_NAME = frozenset(
-    {*_MAKERS, *_PICKLING, "__init_subclass__", "__class_getitem__", "__repr__", "__str__", "__del__", "__dir__"}
-)
-"""Special methods that no operator calls on an object that is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +139,7 @@ class Contents:
         self.generators: list[torch.Generator] = []
         self._kept: list[_Kept] = []
         self._seen: dict[int, object] = {}  # kept alive, so that an id stays its own
-        self._names = set(_BY_TORCH)  # what code that was met looks up
+        self._names = set(BY_TORCH)  # what code that was met looks up
         self._unnamed: dict[str, list[tuple[str, types.FunctionType]]] = {}  # methods that no such code has named yet
         self._ways: dict[type, _Way] = {}
         self._todo = list(roots.items())
@@ -255,7 +243,7 @@ class Contents:
             self._keep(name, lambda: pickle.dumps(get()), lambda state: put(pickle.loads(state)), state=True)
 
     def _function(self, name: str, function: types.FunctionType) -> None:
-        if _of_library(function):
+        if of_library(function):
             return
         for cell in function.__closure__ or ():
             self._attribute(name, cell, "cell_contents")
@@ -270,17 +258,17 @@ class Contents:
         """Keep the globals that some code names; modules among them are looked into by the same names."""
         within.add(id(space))
         for key in names & space.keys():
-            value = _inside(space[key])
+            value = inside(space[key])
             if isinstance(value, types.FunctionType):
-                if _leads_to(space, value.__module__):
+                if leads_to(space, value.__module__):
                     self._todo.append((key, value))
             elif isinstance(value, type):
-                if _leads_to(space, value.__module__):
+                if leads_to(space, value.__module__):
                     self._class(key, value)
-                    makers = [getattr(value, each, None) for each in _MAKERS]
+                    makers = [getattr(value, each, None) for each in MAKERS]
                     self._todo += [(key, each) for each in makers if isinstance(each, types.FunctionType)]
             elif isinstance(value, types.ModuleType):
-                if id(vars(value)) not in within and _leads_to(space, value.__name__):
+                if id(vars(value)) not in within and leads_to(space, value.__name__):
                     self._looked_up(names, vars(value), within)
             elif not key.startswith("__") and _is_data(value):
                 self._keep(key, partial(bound, space, key), partial(bind, space, key))
@@ -289,12 +277,12 @@ class Contents:
     def _class(self, name: str, kind: type) -> None:
         """Enter the methods of a class that some code names, and its own attributes that are data."""
         for each in kind.__mro__:
-            if id(each) in self._seen or _of_library(each):
+            if id(each) in self._seen or of_library(each):
                 continue
             self._seen[id(each)] = each
             for key, value in vars(each).items():
-                methods = [(name, function) for function in _functions_of(value)]
-                if methods and (key in self._names or (key.startswith("__") and key not in _BY_NAME)):
+                methods = [(name, function) for function in functions_of(value)]
+                if methods and (key in self._names or (key.startswith("__") and key not in BY_NAME)):
                     self._todo += methods
                 elif methods:
                     self._unnamed.setdefault(key, []).extend(methods)
@@ -325,7 +313,7 @@ class Contents:
 
     def _slots(self, name: str, value: object) -> None:
         for each in type(value).__mro__:
-            slots = () if _of_library(each) else vars(each).get("__slots__", ())
+            slots = () if of_library(each) else vars(each).get("__slots__", ())
             for key in (slots,) if isinstance(slots, str) else slots:
                 if key not in ("__dict__", "__weakref__"):
                     private = key.startswith("__") and not key.endswith("__")
@@ -361,56 +349,13 @@ def _way_of(value: object) -> _Way:
     way = next((enter for kinds, enter in _WAYS if isinstance(value, kinds)), None)
     if way is not None:
         return way
-    if not _of_library(type(value)):
+    if not of_library(type(value)):
         return Contents._object
     return Contents._iterator if isinstance(value, Iterator) else Contents._nothing
-
-
-def _of_library(thing: Any) -> bool:
-    """Whether a class or a function is one of torch, numpy or Python itself, or ours."""
-    return _is_library(str(thing.__module__))
-
-
-def _is_library(module: str) -> bool:
-    """Whether a module of this name is one of torch, numpy or Python itself, or ours."""
-    return module.partition(".")[0] in _LIBRARIES
 
 
 def _is_data(value: object) -> bool:
     """Whether a global or a class attribute is data that a step may change, and no flag and no import."""
     if isinstance(value, (*_RANDOM, *_CONTAINERS, *_OBJECTS, *_NUMBERS, *_OTHERS, torch.Tensor, numpy.ndarray)):
         return not isinstance(value, bool)  # a flag: it says that a set-up need not be done twice
-    return not isinstance(value, (type, types.FunctionType, types.ModuleType)) and not _of_library(type(value))
-
-
-def _leads_to(space: dict[str, Any], module: str) -> bool:
-    """Whether code that names a function, class or module leads to its code, by their files' globals and its module.
-
-    Code of an installed package leads to that package alone, and no code leads to a library that is not entered.
-    """
-    if _is_library(str(module)):
-        return False
-    same = str(module).partition(".")[0] == str(space.get("__name__")).partition(".")[0]
-    return same or _INSTALLED.isdisjoint(Path(str(space.get("__file__"))).parts)
-
-
-def _functions_of(value: object) -> list[types.FunctionType]:
-    """The functions of a method, a property, or another descriptor that goes around functions."""
-    if isinstance(value, (staticmethod, classmethod)):
-        value = value.__func__
-    around = (value.fget, value.fset) if isinstance(value, property) else (value,)
-    return [inner for each in around if isinstance(inner := _inside(each), types.FunctionType)]
-
-
-def _inside(value: object) -> object:
-    """The function that a cached property or a cache of results goes around."""
-    if isinstance(value, (cached_property, partialmethod)):
-        return value.func
-    return value.__wrapped__ if isinstance(value, _CACHED) else value
-
-
-def names_in(code: types.CodeType) -> frozenset[str]:
-    """The names of globals and attributes in some code and what is defined inside it, and its words for `getattr`."""
-    inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    words = [each for each in code.co_consts if isinstance(each, str) and each.isidentifier()]
-    return frozenset(code.co_names).union(words, *map(names_in, inside))
+    return not isinstance(value, (type, types.FunctionType, types.ModuleType)) and not of_library(type(value))

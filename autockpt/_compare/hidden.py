@@ -20,7 +20,8 @@ import torch
 
 from .. import _torch_private
 from .._calls.checksum import Checksum, checksum_of, same
-from .._calls.contents import Contents, names_in
+from .._calls.code import names_in
+from .._calls.contents import Contents
 from .._calls.layout import bytes_now, put_bytes, told_by_bytes
 from .._calls.values import kept_whole
 from .._data.keys import name_of

@@ -1,6 +1,6 @@
 """Leaves with a counter: where it lives, what writes it, and when it is read.
 
-The places are those that `autockpt._calls.contents` says it reaches, and a module's, a parameter's and a buffer's own.
+The places are those that docs/limits.md names under "What Python objects hold".
 """
 
 from __future__ import annotations
