@@ -11,6 +11,7 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.layout import told_by_bytes
+from .._calls.own_errors import OwnErrors
 from .._data.errors import ProfilingError
 from .waiting import Waiting
 
@@ -109,12 +110,13 @@ class Spill:
         tell_no_room: is called when the stash has no room. What is saved from then on stays where it is, since other
             ranks wait for this rank's step. None if having no room is an error of the step.
         waiting: the storages of which something was put into the stash.
+        errors: where errors of our own work in the step wait, its own among them.
     """
 
     def __init__(self, stash: Stash, device: torch.device, held: Iterable[torch.Tensor]) -> None:
         self._stash: Stash | None = stash
         self.tell_no_room: Callable[[NoRoom], None] | None = None
-        self._device, self.waiting = device, Waiting()
+        self._device, self.waiting, self.errors = device, Waiting(), OwnErrors()
         self._held = {private.storage_key(tensor) for tensor in held}
         self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
 
@@ -124,6 +126,15 @@ class Spill:
         Raises:
             NoRoom: the stash has no room.
         """
+        try:
+            return self._taken(tensor)
+        except NoRoom:
+            raise
+        except Exception as error:
+            self.errors.add(error)
+            return tensor
+
+    def _taken(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
         if type(tensor) is not torch.Tensor and (part := private.here(tensor)) is not tensor:
             waits = self.take(part)
             return SpilledPart(waits, tensor) if isinstance(waits, SpilledTensor) else tensor

@@ -41,6 +41,7 @@ from .frames import (
     preserved_version,
     runs_plain,
     set_grad_enabled,
+    sizes,
     storage_key,
     tensor_without_storage,
     transforms_active,

@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 from .. import _torch_private as private
 from .._calls.unrepeatable import why_unrepeatable
 from .._calls.values import tensors
-from .._data.errors import ProfilingError
 from .._device.present import generators
 from .._ranks.refuse import ON_SEVERAL_RANKS
 from .marks import SeenCall, SeenFunction
@@ -148,13 +147,8 @@ def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:
     return f"is given an object whose state a replay does not know ({type(opaque[0]).__name__})" if opaque else ""
 
 
-def _shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
-    if tensor.is_nested and tensor.layout == torch.strided:
-        raise ProfilingError(
-            "forward passes a nested tensor of layout torch.strided from module to module. Such a tensor has no shape, "
-            "so it cannot be recorded. Use layout=torch.jagged."
-        )
-    return tuple(tensor.shape), str(tensor.dtype)
+def _shape(tensor: torch.Tensor) -> tuple[tuple[object, ...], str]:
+    return private.sizes(tensor), str(tensor.dtype)
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[_Place, torch.Tensor | None]]:
