@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Sequence
 
@@ -12,6 +13,12 @@ from .. import _torch_private
 from .._found.held import Detached
 from .frame import Frame
 from .slots import OwnedSlot, Slot, reads_alike
+
+
+STAYS = (
+    "{} saves a tensor that cannot be dropped, and it stays ({}: {}). Results stay exact; memory may exceed the plan. "
+    "Please report this."
+)
 
 
 class Pack:
@@ -70,6 +77,11 @@ class Pack:
             self.sources.append(source)
         self.slots.append(weakref.ref(slot))
         return slot
+
+    def tell(self, key: str) -> None:
+        """Warn of an error of the hook's own work, once the call `key` has returned."""
+        if self.error is not None:
+            warnings.warn(STAYS.format(key, type(self.error).__name__, self.error), stacklevel=2)
 
     def close(self) -> None:
         """Drop the references to the frame and to parameters."""

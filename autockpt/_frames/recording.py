@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
@@ -20,11 +19,6 @@ from .pack import Pack
 from .table import Place
 from .thread import Scope, mismatch, thread
 from .units import UnitRecorder, called
-
-STAYS = (
-    "{} saves a tensor that cannot be dropped, and it stays ({}: {}). Results stay exact; memory may exceed the plan. "
-    "Please report this."
-)
 
 _State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]
 
@@ -98,8 +92,7 @@ class Recording:
             finally:
                 pack.close()
                 state.forward_ends()
-        if pack.error is not None:
-            warnings.warn(STAYS.format(key, type(pack.error).__name__, pack.error), stacklevel=2)
+        pack.tell(key)
         state.settle()
         call.end = len(frame.slots)
         call.random = needed(before, self._reached)
