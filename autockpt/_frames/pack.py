@@ -14,7 +14,6 @@ from .._found.held import Detached
 from .frame import Frame
 from .slots import OwnedSlot, Slot, reads_alike
 
-
 STAYS = (
     "{} saves a tensor that cannot be dropped, and it stays ({}: {}). Results stay exact; memory may exceed the plan. "
     "Please report this."

@@ -96,8 +96,7 @@ class Recording:
         state.settle()
         call.end = len(frame.slots)
         call.random = needed(before, self._reached)
-        results = tensors(result)
-        frame.replayer.ends(call, results)
+        frame.replayer.ends(call, results := tensors(result))
         for index, tensor in enumerate(() if place.last else results):
             self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), Ref(number, index))
         return result
