@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,16 +86,19 @@ class SpilledTensor:
         return new.conj() if self._conjugate else new
 
 
-class SpilledPart(SpilledTensor):
-    """This rank's part of a tensor that lies on several ranks, and how to make that tensor of it."""
+class SpilledParts(SpilledTensor):
+    """What is inside a wrapper, and how to make the wrapper of it; of a DTensor this rank's part."""
 
-    __slots__ = ("_make", "_part")
+    __slots__ = ("_make", "_parts")
 
-    def __init__(self, part: SpilledTensor, tensor: torch.Tensor) -> None:
-        self._token, self._part, self._make = None, part, private.like(tensor)
+    def __init__(
+        self, parts: list[SpilledTensor | torch.Tensor], make: Callable[[Sequence[torch.Tensor]], torch.Tensor]
+    ) -> None:
+        self._token, self._make = None, make
+        self._parts = [each if isinstance(each, SpilledTensor) else each.detach() for each in parts]
 
     def restore(self) -> torch.Tensor:
-        return self._make(self._part.restore())
+        return self._make([each.restore() if isinstance(each, SpilledTensor) else each for each in self._parts])
 
 
 class Spill:
@@ -135,9 +138,9 @@ class Spill:
             return tensor
 
     def _taken(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
-        if type(tensor) is not torch.Tensor and (part := private.here(tensor)) is not tensor:
-            waits = self.take(part)
-            return SpilledPart(waits, tensor) if isinstance(waits, SpilledTensor) else tensor
+        if (apart := private.apart(tensor)) is not None:
+            waits = [*map(self.take, apart.inside)]
+            return SpilledParts(waits, apart.make) if any(isinstance(each, SpilledTensor) for each in waits) else tensor
         stash = self._stash
         if stash is None or tensor.device.type != self._device.type or not told_by_bytes(tensor):
             return tensor

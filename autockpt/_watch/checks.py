@@ -33,6 +33,8 @@ MAKES_NESTED = "makes a nested tensor, and torch would take the lengths of a rep
 
 RETURNS = "returns something that is no tensor ({})"
 
+RETURNS_NESTED = "returns a nested tensor, and none without values can stand for it"
+
 CHANGES_OBJECTS = "changes an attribute, or something that it is given"
 
 DRAWS = "draws random numbers on a device"
@@ -132,6 +134,8 @@ def _traces(before: object, module: torch.nn.Module, arguments: object, output: 
     others = [each for each in _no_tensors(output) if not isinstance(each, PLAIN)]
     if others:
         return RETURNS.format(type(others[0]).__name__)
+    if any(each.is_nested for each in tensors(output)):
+        return RETURNS_NESTED
     return "" if before == _around(module, arguments) else CHANGES_OBJECTS
 
 

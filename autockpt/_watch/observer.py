@@ -22,7 +22,7 @@ from .._stash.spilled_step import Pack, Unpack
 from .attributes import mark_attributes
 from .checks import Checks
 from .gathered import Gathered
-from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
+from .marks import Mark, MarkKind, SavedParts, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
 from .on_ctx import kept_on_ctx
 from .passes import BackwardPasses
 from .returned import Returned
@@ -204,7 +204,7 @@ class Observer:
             check(output)
             for name, held in kept_on_ctx(output) if of_loop else ():
                 self.run.holders.append(f"on the ctx of {name}")
-                self.mark("held", len(self.run.holders) - 1, keys=self.keys(held))
+                self.mark("held", len(self.run.holders) - 1, keys=self.keys(private.parts(held)))
             self.mark("exit", index, stamp, keys)
 
     def _on_function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
@@ -281,8 +281,23 @@ class Observer:
         held = self._spill.take(tensor)
         return tensor.detach() if held is tensor else held
 
-    def _saved(self, tensor: torch.Tensor) -> object:
-        """Return what stands for a tensor that is saved, and mark it."""
+    def _saved(self, tensor: torch.Tensor) -> SavedSlot | SavedParts | torch.Tensor:
+        """Return what stands for a tensor that is saved, and mark it; of a wrapper, all that is inside."""
+        before, self._aside = self._aside, True  # no work that needs a marker: it allocates nothing
+        try:
+            with private.no_torch_functions():
+                apart = private.apart(tensor)
+        finally:
+            self._aside = before
+        for each in self._open if tensor.is_nested and tensor.layout is torch.jagged else ():
+            self.run.calls[each].nested = True
+        if apart is None:
+            return self._slot(tensor)
+        slots = tuple(map(self._slot, apart.inside))
+        return SavedParts(slots, apart.make) if any(isinstance(each, SavedSlot) for each in slots) else tensor
+
+    def _slot(self, tensor: torch.Tensor) -> SavedSlot | torch.Tensor:
+        """Return what stands for a tensor with memory of its own; a parameter or a buffer stands for itself."""
         with private.no_torch_functions():
             key = self._tape.key(tensor)
         if self._static.has(key) or self._gathered.has(tensor):
@@ -291,8 +306,6 @@ class Observer:
             # A save of the loss, outside the model, counts as the root's: no candidate segment covers it: it is kept.
             index, call = len(self.run.saves), self._open[-1] if self._open else 0
             self.run.saves.append(SeenSave(call, self._function, private.saving_node(), len(self.run.ops)))
-            for each in self._open if tensor.is_nested and tensor.layout is torch.jagged else ():
-                self.run.calls[each].nested = True
             held = self._spill.take(tensor)
             # An output that its own node saves refers to that node. detach() avoids that cycle, which gc cannot see.
             slot = SavedSlot(partial(self.mark, "release", index), index, tensor.detach() if held is tensor else held)
@@ -300,17 +313,27 @@ class Observer:
             return slot
 
     @private.never_compiled
-    def _unpack(self, slot: SavedSlot | SpilledTensor | torch.Tensor) -> torch.Tensor:
+    def _unpack(self, slot: SavedSlot | SavedParts | SpilledTensor | torch.Tensor) -> torch.Tensor:
         if isinstance(slot, torch.Tensor):
             return slot
         if isinstance(slot, SpilledTensor):
             return slot.restore()
         self._errors.own(self._passes.read, self.mark)
         self._errors.own(self._gathered.reads, self.run, self.mark)
-        if isinstance(slot.held, torch.Tensor):
+        if isinstance(slot, SavedSlot) and isinstance(slot.held, torch.Tensor):
             self.mark("unpack", slot.save)
             return slot.held
         with self._own_work():
-            tensor = slot.held.restore()
-            self.mark("unpack", slot.save, keys=(self._tape.key(tensor),))
+            slots = slot.slots if isinstance(slot, SavedParts) else (slot,)
+            found = [each if isinstance(each, torch.Tensor) else _held(each) for each in slots]
+            tensor = slot.make(found) if isinstance(slot, SavedParts) else found[0]
+            for own, each in zip(slots, found, strict=True):
+                if isinstance(own, SavedSlot):
+                    copied = isinstance(own.held, SpilledTensor)
+                    self.mark("unpack", own.save, keys=(self._tape.key(each),) if copied else ())
             return tensor
+
+
+def _held(slot: SavedSlot) -> torch.Tensor:
+    """Return what a slot stands for."""
+    return slot.held.restore() if isinstance(slot.held, SpilledTensor) else slot.held

@@ -44,8 +44,9 @@ class Stamps:
 
     def _save(self, tensor: torch.Tensor) -> None:
         with private.no_torch_functions():
-            if not self._static.has(storage_address(tensor)) and not self._gathered.has(tensor):
-                self.add("pack")
+            for each in private.inside(tensor):
+                if not self._static.has(storage_address(each)) and not self._gathered.has(each):
+                    self.add("pack")
 
     def on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
         """Stamp where a call begins and ends."""
