@@ -68,7 +68,9 @@ def checksum_of_saved(tensor: Tensor, places: Places | None = None) -> Checksum 
     A recurrent layer's workspace (uint8, one dimension) has none either: its kernel may leave part of it unwritten.
     """
     if (taken := apart(tensor)) is not None:
-        return _together([each for each in (checksum_of_saved(part, places) for part in taken.inside) if each is not None])
+        return _together(
+            [each for each in (checksum_of_saved(part, places) for part in taken.inside) if each is not None]
+        )
     is_workspace = tensor.dtype is torch.uint8 and tensor.dim() == 1
     if is_workspace or tensor.is_meta or not told_by_bytes(tensor) or not tensor.numel():
         return None
@@ -82,9 +84,11 @@ def _together(sums: list[Checksum]) -> Checksum | None:
     if len(sums) < 2:
         return sums[0] if sums else None
     on_host = tuple(each for each in sums if isinstance(each, tuple))
-    found = int.from_bytes(hashlib.blake2b(repr(on_host).encode(), digest_size=4).digest())
-    others = [each for each in sums if isinstance(each, Tensor)]
-    return on_host if not others else functools.reduce(lambda whole, each: whole * _ODD + each, others, found + 0 * others[0])
+    found = [each for each in sums if isinstance(each, Tensor)]
+    if not found:
+        return on_host
+    number = int(hashlib.blake2b(repr(on_host).encode(), digest_size=4).hexdigest(), 16)
+    return functools.reduce(lambda whole, each: whole * _ODD + each, found[1:], found[0] + number)
 
 
 def checksum_of(tensor: Tensor) -> Checksum:

@@ -1,14 +1,14 @@
 """Wrappers: tensors of subclasses that have their memory in tensors inside them, taken apart and made again.
 
-    jagged            values, offsets    values wait, offsets stay: torch tells jagged sizes apart by the offsets object
-    strided nested    one storage        it has no shape, and sizes of rows
-    DTensor           this rank's part
+jagged            values, offsets    values wait, offsets stay: torch tells jagged sizes apart by the offsets object
+strided nested    one storage        it has no shape, and sizes of rows
+DTensor           this rank's part
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,22 +38,26 @@ def apart(tensor: Tensor) -> Apart | None:
         return _nested([here(tensor)], like(tensor))
     if (present := here(tensor)) is not tensor:  # a result of a collective that has arrived
         return _nested([present], lambda parts: parts)
-    if not is_traceable_wrapper_subclass(tensor):
+    wrapper: Any = tensor
+    if not is_traceable_wrapper_subclass(wrapper):
         return None
     try:
-        names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        every = {name: getattr(tensor, name) for name in names}
+        names, context = wrapper.__tensor_flatten__()
+        every = {name: getattr(wrapper, name) for name in names}
     except AttributeError:  # a wrapper that is only being made
         return None
-    kind, size, stride = type(tensor), tensor.size(), tensor.stride()
+    kind: Any = type(tensor)
+    size, stride = tensor.size(), tensor.stride()
     # Where sizes are symbols, these are tied to a tensor object: another one with the same numbers would not do.
     tied = any(isinstance(each, torch.SymInt) for each in size)
-    inner = [name for name, each in every.items() if isinstance(each, Tensor) and each.numel() and not _ties(each, tied)]
+    inner = [
+        name for name, each in every.items() if isinstance(each, Tensor) and each.numel() and not _ties(each, tied)
+    ]
     stays = {name: each for name, each in every.items() if name not in inner}
 
     def make(*given: Tensor) -> Tensor:
         again = {name: stays[name] if name in stays else given[inner.index(name)] for name in names}
-        made: Tensor = kind.__tensor_unflatten__(again, context, size, stride)  # type: ignore[attr-defined]
+        made: Tensor = kind.__tensor_unflatten__(again, context, size, stride)
         return made.detach() if made.requires_grad else made
 
     return _nested([every[name] for name in inner], make)
@@ -65,7 +69,7 @@ def _strided_nested(tensor: Tensor) -> Apart:
     length = storage.nbytes() // tensor.element_size()
     row = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (length,), (1,))
     rows = tensor._nested_tensor_size(), tensor._nested_tensor_strides(), tensor._nested_tensor_storage_offsets()
-    return Apart((row,), lambda given: torch._nested_view_from_buffer(given[0], *rows))  # type: ignore[attr-defined]
+    return Apart((row,), lambda given: torch._nested_view_from_buffer(given[0], *rows))
 
 
 def inside(tensor: Tensor) -> tuple[Tensor, ...]:
