@@ -587,12 +587,12 @@ def test_wrappers_are_taken_apart_and_made_again() -> None:
     strided = torch.nested.as_nested_tensor([values[:3].t(), values[3:].t()]).transpose(1, 2)
     pair = TwoTensor(TwoTensor(values, values + 1), TwoTensor(values + 2, values + 3))
     counted = {"jagged": 1, "narrow": 1, "strided": 1, "pair": 4}
-    wrappers = {"jagged": jagged, "narrow": narrow, "strided": strided, "pair": pair}
+    wrappers: dict[str, Any] = {"jagged": jagged, "narrow": narrow, "strided": strided, "pair": pair}
     for name, wrapper in wrappers.items():
         apart = torch_private.apart(wrapper)
         assert apart is not None
         assert len(apart.inside) == counted[name], name
-        again = apart.make([each.clone() for each in apart.inside])
+        again: Any = apart.make([each.clone() for each in apart.inside])
         assert type(again) is type(wrapper)
         assert torch_private.sizes(again) == torch_private.sizes(wrapper), name
         rows, others = (each.unbind() if each.is_nested else [each.a.a, each.b.b] for each in (again, wrapper))
