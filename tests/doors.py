@@ -98,6 +98,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._calls.checksum import same as same_checksum
     from autockpt._calls.layout import bytes_of, is_dense, span_bytes
     from autockpt._calls.names import function_name
+    from autockpt._calls.own_errors import OwnErrors
     from autockpt._calls.unrepeatable import why_unrepeatable
     from autockpt._calls.values import decode, encode, tensors
     from autockpt._check.fitting import largest as largest_fitting
@@ -189,6 +190,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.ways import Ways
     from autockpt._watch import observer
     from autockpt._watch.observer import Observer
+    from autockpt._watch.routing import routed_operators as operator_routing
     from autockpt._watch.static import StaticStorages
     from autockpt._world.group import world_of
     from autockpt._world.shard import blocks_of

@@ -61,7 +61,7 @@ LEFT_OF = {
     "_ranks": {"_data", "_torch_private"},
     "_stash": {"_data", "_torch_private", "_device", "_calls", "_ranks"},
     "_watch": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
-    "_optimizer": {"_data", "_torch_private", "_device", "_ranks", "_watch"},
+    "_optimizer": {"_calls", "_data", "_torch_private", "_device", "_ranks", "_watch"},
     "_tables": {"_data", "_ranks", "_watch"},
     "_record": {
         "_data",

@@ -152,8 +152,10 @@ def batch_of(
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:
-    """Return a shape; for a nested tensor, that of all its values together."""
-    return tuple(tensor.values().shape if getattr(tensor, "is_nested", False) else tensor.shape)
+    """Return a shape; for a nested tensor, that of all its values together, or of a strided one how many there are."""
+    if not getattr(tensor, "is_nested", False):
+        return tuple(tensor.shape)
+    return (tensor.numel(),) if tensor.layout is torch.strided else tuple(tensor.values().shape)
 
 
 def gradient_bytes(model: nn.Module) -> int:

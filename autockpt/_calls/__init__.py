@@ -7,6 +7,7 @@ watched.py       whether anything reads a tensor for a while
 contents.py      what the Python objects around them hold: found, compared, put back
 code.py          what code leads to: names, functions behind descriptors
 failing.py       errors of the user's own code, told with what it ran on
+own_errors.py    errors of our own work around what a model runs, which wait
 layout.py        how a tensor's elements lie in memory, and the bytes there
 checksum.py      what is kept of a tensor's bytes to compare others with
 unrepeatable.py  modules in which torch does something that no replay can see

@@ -26,7 +26,7 @@ from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
 from .._device.present import current_stream
-from .._torch_private import here
+from .._torch_private import apart
 from .layout import bytes_of, flat, is_dense, told_by_bytes
 
 COLUMNS = 1021
@@ -67,13 +67,28 @@ def checksum_of_saved(tensor: Tensor, places: Places | None = None) -> Checksum 
 
     A recurrent layer's workspace (uint8, one dimension) has none either: its kernel may leave part of it unwritten.
     """
-    tensor = here(tensor)
+    if (taken := apart(tensor)) is not None:
+        return _together(
+            [each for each in (checksum_of_saved(part, places) for part in taken.inside) if each is not None]
+        )
     is_workspace = tensor.dtype is torch.uint8 and tensor.dim() == 1
     if is_workspace or tensor.is_meta or not told_by_bytes(tensor) or not tensor.numel():
         return None
     if places is None or tensor.is_cpu:
         return checksum_of(tensor)
     return on_device(tensor.detach(), places.take(tensor.device))
+
+
+def _together(sums: list[Checksum]) -> Checksum | None:
+    """Return one checksum for those of the tensors inside a wrapper; None if there are none."""
+    if len(sums) < 2:
+        return sums[0] if sums else None
+    on_host = tuple(each for each in sums if isinstance(each, tuple))
+    found = [each for each in sums if isinstance(each, Tensor)]
+    if not found:
+        return on_host
+    number = int(hashlib.blake2b(repr(on_host).encode(), digest_size=4).hexdigest(), 16)
+    return functools.reduce(lambda whole, each: whole * _ODD + each, found[1:], found[0] + number)
 
 
 def checksum_of(tensor: Tensor) -> Checksum:

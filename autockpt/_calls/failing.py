@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from ..solvers.units import shown
 
@@ -43,7 +44,7 @@ def failing(what: str, given: Callable[[], str], advice: str) -> Iterator[None]:
 def described(value: object) -> str:
     """Say what an output or a loss is."""
     if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}, requires_grad={value.requires_grad}"
+        return f"a tensor of shape {private.sizes(value)}, requires_grad={value.requires_grad}"
     return f"a {type(value).__name__}"
 
 
@@ -55,5 +56,5 @@ def described_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> str
 
 def _kind_of(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return f"{str(value.dtype).removeprefix('torch.')}{[*private.sizes(value)]}"
     return shown(value, 30)

@@ -167,7 +167,7 @@ class Sums:
         alive = [(each, version, before) for known, version, before in self._given if (each := known()) is not None]
         same_version = [(each, before) for each, version, before in alive if _torch_private.version(each) == version]
         given = [each for each, before in same_version if _differ(each, before)]
-        return [*held, *(f"an argument of shape {tuple(each.shape)} without a new version" for each in given)]
+        return [*held, *(f"an argument of shape {_torch_private.sizes(each)} without a new version" for each in given)]
 
 
 class SmallCopies:

@@ -135,7 +135,7 @@ def tagged(tensor: Tensor, tags: Tags) -> Tensor:
     return tensor
 
 
-def _laid_out(tensor: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> Tensor:
+def _laid_out(tensor: Tensor, shape: tuple[Any, ...], stride: tuple[int, ...]) -> Tensor:
     """Copy a tensor into the layout that forward saw. Hooks may bring back another, and rounding depends on it."""
     single = tensor
     for dimension, (length, step) in enumerate(zip(shape, stride, strict=True)):
@@ -155,6 +155,6 @@ def check_unchanged(tensor: Tensor, expected: int, what: str) -> None:
     if found != expected:
         raise Changed(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
-            f"{what} of a recomputed segment, of shape {tuple(tensor.shape)}, is at version {found}; expected version "
-            f"{expected}. Keep the call, or change the tensor only after backward."
+            f"{what} of a recomputed segment, of shape {_torch_private.sizes(tensor)}, is at version {found}; expected "
+            f"version {expected}. Keep the call, or change the tensor only after backward."
         )

@@ -13,7 +13,7 @@ from .._data.errors import ReplayError
 
 SKIPPED = "the result of a call that its plan skips"
 
-_Look: TypeAlias = "tuple[torch.Size, tuple[int, ...], int, torch.dtype]"
+_Look: TypeAlias = "tuple[tuple[Any, ...], tuple[int, ...], int, torch.dtype]"
 """Shape, strides, offset of the first element, and dtype."""
 
 

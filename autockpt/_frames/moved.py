@@ -11,7 +11,8 @@ the chunks in a recurrent cell do. One may be written after another was saved, s
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,6 +90,24 @@ class MovedTensor:
         self._storage.let_go()
 
 
+class MovedParts(NamedTuple):
+    """Stands for a wrapper of which tensors inside wait.
+
+    Attributes:
+        parts: what stands for these.
+        make: makes the wrapper of them.
+    """
+
+    parts: tuple[MovedTensor | OwnedSlot | Detached, ...]
+    make: Callable[[Sequence[Tensor]], Tensor]
+
+    @_torch_private.never_compiled
+    def tensor(self) -> Tensor:
+        """Return the wrapper; errors as for `MovedTensor.tensor`."""
+        with torch.no_grad(), _torch_private.no_torch_functions():
+            return self.make([each.tensor() for each in self.parts])
+
+
 class Moves:
     """Moves tensors of one call, or of one frame.
 
@@ -146,11 +165,21 @@ class MovingPack:
     def __init__(self, moves: Moves, owners: dict[int, Tensor], given: Iterable[Tensor]) -> None:
         self._moves: Moves | None = moves
         self._owners = owners
-        self._stays = {_torch_private.storage_key(tensor) for tensor in given if tensor.grad_fn is None}
+        parts = _torch_private.parts(given)  # what is inside a wrapper has no graph
+        self._stays = {_torch_private.storage_key(tensor) for tensor in parts if tensor.grad_fn is None}
 
     @_torch_private.never_compiled
-    def hook(self, tensor: Tensor) -> MovedTensor | OwnedSlot | Detached:
+    def hook(self, tensor: Tensor) -> MovedTensor | MovedParts | OwnedSlot | Detached:
         """Return what autograd is to hold for `tensor`."""
+        apart = _torch_private.apart(tensor)
+        if apart is None or (tensor.requires_grad and tensor.grad_fn is None):
+            return self._held(tensor)
+        parts = tuple(map(self._held, apart.inside))
+        moved = any(isinstance(each, MovedTensor) for each in parts)
+        return MovedParts(parts, apart.make) if moved else Detached(tensor, SAVED)
+
+    def _held(self, tensor: Tensor) -> MovedTensor | OwnedSlot | Detached:
+        """Return what is held for a tensor that is no wrapper."""
         storage = _torch_private.storage_key(tensor)
         owner = self._owners.get(storage)
         if owner is not None:

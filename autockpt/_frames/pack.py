@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Sequence
 
@@ -13,17 +14,23 @@ from .._found.held import Detached
 from .frame import Frame
 from .slots import OwnedSlot, Slot, reads_alike
 
+STAYS = (
+    "{} saves a tensor that cannot be dropped, and it stays ({}: {}). Results stay exact; memory may exceed the plan. "
+    "Please report this."
+)
+
 
 class Pack:
     """The pack hook of one member's forward. Autograd keeps it as long as what it packed, so `close` empties it.
 
     Attributes:
+        error: the first error of the hook's own work. What is saved stays where it is then.
         inputs: arguments of the unit that is running; None outside of units.
         sources: for each slot of that unit, the argument that the saved tensor is a view of; see `source_of`.
         slots: those of the frame.
     """
 
-    __slots__ = ("_frame", "_owners", "inputs", "slots", "sources")
+    __slots__ = ("_frame", "_owners", "error", "inputs", "slots", "sources")
 
     def __init__(self, frame: Frame, owners: dict[int, Tensor]) -> None:
         self.inputs: list[Tensor] | None = None
@@ -31,34 +38,49 @@ class Pack:
         self._frame: Frame | None = frame
         self.slots = frame.slots
         self._owners = owners
+        self.error: Exception | None = None
 
     @_torch_private.never_compiled
     def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Detached:
         """Return what autograd is to hold for `tensor`. Only a `Slot` does not keep the tensor alive."""
         frame = self._frame
         assert frame is not None
-        try:  # as `storage_key`, without a call
-            storage = tensor.untyped_storage()._cdata if type(tensor) is Tensor else _torch_private.storage_key(tensor)
-        except NotImplementedError:
-            storage = 0
-        owner = self._owners.get(storage)
-        if owner is not None:
+        source, plain = None, type(tensor) is Tensor
+        try:  # an error that came out of an operator might end the process: see `_calls/own_errors.py`
+            try:  # as `storage_key`, without a call
+                storage = tensor.untyped_storage()._cdata if plain else _torch_private.storage_key(tensor)
+            except RuntimeError:
+                storage = 0
+            owner = self._owners.get(storage)
+            if owner is not None:
+                owned = OwnedSlot(owner, tensor)
+                if self.inputs is None:
+                    self.slots.append(None)
+                return owned
+            if self.inputs is not None:  # in a unit, whose replay packs nothing
+                source = source_of(tensor, storage, self.inputs)
+                if source is None:
+                    return Detached(tensor, "a tensor that a kept call saved")
+            elif not plain and tensor.is_nested and not frame.was_given_nested():
+                self.slots.append(None)
+                return Detached(tensor, "a nested tensor")  # a replay's would have lengths of its own
+            slot = Slot(frame, tensor)
+            if frame.replayer.compares:
+                frame.replayer.saves(slot, tensor)
+        except Exception as error:
+            self.error = self.error or error
             if self.inputs is None:
                 self.slots.append(None)
-            return OwnedSlot(owner, tensor)
-        if self.inputs is not None:  # in a unit, whose replay packs nothing
-            source = source_of(tensor, storage, self.inputs)
-            if source is None:
-                return Detached(tensor, "a tensor that a kept call saved")
+            return Detached(tensor, "a tensor that stays")
+        if source is not None:
             self.sources.append(source)
-        elif type(tensor) is not Tensor and tensor.is_nested and not frame.was_given_nested():
-            self.slots.append(None)
-            return Detached(tensor, "a nested tensor")  # a replay's would have lengths of its own
-        slot = Slot(frame, tensor)
         self.slots.append(weakref.ref(slot))
-        if frame.replayer.compares:
-            frame.replayer.saves(slot, tensor)
         return slot
+
+    def tell(self, key: str) -> None:
+        """Warn of an error of the hook's own work, once the call `key` has returned."""
+        if self.error is not None:
+            warnings.warn(STAYS.format(key, type(self.error).__name__, self.error), stacklevel=2)
 
     def close(self) -> None:
         """Drop the references to the frame and to parameters."""
@@ -77,10 +99,10 @@ def source_of(tensor: Tensor, storage: int, inputs: Sequence[Tensor]) -> tuple[i
     """
     for number, whole in enumerate(inputs):
         if whole is tensor:  # as nearly always
-            return (number, 0) if whole.layout is torch.strided else None
+            return (number, 0) if whole.layout is torch.strided and not whole.is_nested else None
     for number, whole in reversed([*enumerate(inputs)]):
         if _torch_private.storage_key(whole) == storage:
-            if whole.layout is not torch.strided or not reads_alike(tensor, whole):
+            if whole.layout is not torch.strided or whole.is_nested or not reads_alike(tensor, whole):
                 return None
             return number, int(tensor.storage_offset()) - int(whole.storage_offset())
     return None

@@ -92,11 +92,11 @@ class Recording:
             finally:
                 pack.close()
                 state.forward_ends()
+        pack.tell(key)
         state.settle()
         call.end = len(frame.slots)
         call.random = needed(before, self._reached)
-        results = tensors(result)
-        frame.replayer.ends(call, results)
+        frame.replayer.ends(call, results := tensors(result))
         for index, tensor in enumerate(() if place.last else results):
             self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), Ref(number, index))
         return result

@@ -18,7 +18,7 @@ from .._found.held import check_unchanged
 
 _keeps_graph = _torch_private.keeps_graph
 
-Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+Look: TypeAlias = tuple[tuple[Any, ...], tuple[int, ...], torch.dtype, torch.device]
 """Shape, strides, dtype and device."""
 
 _NO_NODE = type(None)
@@ -158,7 +158,7 @@ class OwnedSlot:
         alike = (
             tensor.dtype is owner.dtype and tensor.is_conj() is owner.is_conj() and tensor.is_neg() is owner.is_neg()
         )
-        if alike and (type(owner) in _WHOLE or _torch_private.local(owner) is owner):
+        if alike and not tensor.is_nested and (type(owner) in _WHOLE or _torch_private.local(owner) is owner):
             self._view = tensor.shape, tensor.stride(), tensor.storage_offset()  # a tensor with a storage has strides
         else:
             self._view = tensor.detach()
@@ -182,8 +182,8 @@ def reads_alike(tensor: Tensor, whole: Tensor) -> bool:
 
 
 def _sparse_look(tensor: Tensor) -> Look:
-    """Describe a tensor of a compressed sparse layout, which has no strides."""
-    return tensor.shape, (), tensor.dtype, tensor.device
+    """Describe a tensor of a compressed sparse layout, or a strided nested one, which have no strides."""
+    return _torch_private.sizes(tensor), (), tensor.dtype, tensor.device
 
 
 def _difference(found: Look, expected: Look) -> str:

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import _torch_private as private
+from .._calls.own_errors import Refused
 from .._device import Device, Event, rounded
 from .._watch.routing import Given, tensors_in
 from .._watch.storage_tape import StorageTape
@@ -107,7 +108,7 @@ class _ShadowTape(StorageTape):
         if private.is_item(op) and tensors[0].device.type == "meta":
             return torch.full((), 0.5, dtype=torch.float64).to(tensors[0].dtype).item()
         if not self._untouchable.isdisjoint(map(self.key, tensors)):
-            raise TypeError("it reaches its tensors by another way than through its groups and its state")
+            raise Refused("it reaches its tensors by another way than through its groups and its state")
         if str(op) in ELEMENTWISE and _all_hollow_alike(tensors):
             return given[0][0]  # nothing is allocated, and nothing can be wrong
         output = super()._on_operator(op, given, run)

@@ -73,11 +73,11 @@ class TimedStep(SpilledStep):
     ) -> None:
         super().__init__(model, device, arguments, stash)
         self._clock = device_of(device).clock()
-        self._stamps = Stamps(self._clock, model)
+        self._stamps = Stamps(self._clock, model, self.spill.errors)
         self._running = False  # whether a backward is running
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
-        functions, is_first = routed_functions(self._stamps.on_function), not self._stamps.kinds
+        functions, is_first = routed_functions(self._stamps.on_function, self.spill.errors), not self._stamps.kinds
         if is_first and name != WHOLE:
             self._stamps.add("enter")  # of the root call, for all models; see `Observer.on_call`
         try:
@@ -105,7 +105,12 @@ class TimedStep(SpilledStep):
         self._stamps.add("backward_end")
 
     def timing(self) -> Timing:
-        """Return the stamps; none if the backward did not end."""
+        """Return the stamps; none if the backward did not end.
+
+        Raises:
+            ProfilingError: our own work failed in the step.
+        """
+        self.spill.errors.tell()
         if "backward_end" not in self._stamps.kinds:
             return Timing()
         return Timing(kinds=tuple(self._stamps.kinds), readings=tuple(self._clock.seconds(self._stamps.readings)))

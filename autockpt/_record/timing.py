@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import _torch_private as private
+from .._calls.own_errors import OwnErrors
 from .._data.errors import ProfilingError
 from .._device import Clock, device_of
 from .._tables.seconds import Place, Seconds
@@ -169,7 +170,8 @@ def _fastest(
 
 def _stamped(step: TrainingStep, clock: Clock, kinds: Sequence[str], *, retain: bool) -> Stamps:
     """Run a forward or a whole step once, and stamp its begin and some kinds of places."""
-    stamps, whole = Stamps(clock, step.model), "backward_end" in kinds
+    errors = OwnErrors()
+    stamps, whole = Stamps(clock, step.model, errors), "backward_end" in kinds
 
     def pack(tensor: torch.Tensor) -> torch.Tensor | None:
         stamps.on_save(tensor)
@@ -187,11 +189,12 @@ def _stamped(step: TrainingStep, clock: Clock, kinds: Sequence[str], *, retain: 
     nothing = contextlib.nullcontext()
     saves = torch.autograd.graph.saved_tensors_hooks(pack, unpack) if "pack" in kinds else nothing
     calls = patched_forwards(step.model, stamps.on_call) if "enter" in kinds else nothing
-    functions = routed_functions(stamps.on_function) if "begin" in kinds else nothing
+    functions = routed_functions(stamps.on_function, errors) if "begin" in kinds else nothing
     with calls, functions, saves:  # no ExitStack: an interrupt inside it could leave one of these on
         stamps.add("forward_begin")
         outputs, scalar = step.forward()
     stamps.add("forward_end")
+    errors.tell()
     if whole:
         gradients = step.gradients(scalar)
         stamps.add("backward_end")

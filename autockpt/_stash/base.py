@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.layout import told_by_bytes
+from .._calls.own_errors import OwnErrors
 from .._data.errors import ProfilingError
 from .waiting import Waiting
 
@@ -85,16 +86,19 @@ class SpilledTensor:
         return new.conj() if self._conjugate else new
 
 
-class SpilledPart(SpilledTensor):
-    """This rank's part of a tensor that lies on several ranks, and how to make that tensor of it."""
+class SpilledParts(SpilledTensor):
+    """What is inside a wrapper, and how to make the wrapper of it; of a DTensor this rank's part."""
 
-    __slots__ = ("_make", "_part")
+    __slots__ = ("_make", "_parts")
 
-    def __init__(self, part: SpilledTensor, tensor: torch.Tensor) -> None:
-        self._token, self._part, self._make = None, part, private.like(tensor)
+    def __init__(
+        self, parts: list[SpilledTensor | torch.Tensor], make: Callable[[Sequence[torch.Tensor]], torch.Tensor]
+    ) -> None:
+        self._token, self._make = None, make
+        self._parts = [each if isinstance(each, SpilledTensor) else each.detach() for each in parts]
 
     def restore(self) -> torch.Tensor:
-        return self._make(self._part.restore())
+        return self._make([each.restore() if isinstance(each, SpilledTensor) else each for each in self._parts])
 
 
 class Spill:
@@ -109,12 +113,13 @@ class Spill:
         tell_no_room: is called when the stash has no room. What is saved from then on stays where it is, since other
             ranks wait for this rank's step. None if having no room is an error of the step.
         waiting: the storages of which something was put into the stash.
+        errors: where errors of our own work in the step wait, its own among them.
     """
 
     def __init__(self, stash: Stash, device: torch.device, held: Iterable[torch.Tensor]) -> None:
         self._stash: Stash | None = stash
         self.tell_no_room: Callable[[NoRoom], None] | None = None
-        self._device, self.waiting = device, Waiting()
+        self._device, self.waiting, self.errors = device, Waiting(), OwnErrors()
         self._held = {private.storage_key(tensor) for tensor in held}
         self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
 
@@ -124,9 +129,18 @@ class Spill:
         Raises:
             NoRoom: the stash has no room.
         """
-        if type(tensor) is not torch.Tensor and (part := private.here(tensor)) is not tensor:
-            waits = self.take(part)
-            return SpilledPart(waits, tensor) if isinstance(waits, SpilledTensor) else tensor
+        try:
+            return self._taken(tensor)
+        except NoRoom:
+            raise
+        except Exception as error:
+            self.errors.add(error)
+            return tensor
+
+    def _taken(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
+        if (apart := private.apart(tensor)) is not None:
+            waits = [*map(self.take, apart.inside)]
+            return SpilledParts(waits, apart.make) if any(isinstance(each, SpilledTensor) for each in waits) else tensor
         stash = self._stash
         if stash is None or tensor.device.type != self._device.type or not told_by_bytes(tensor):
             return tensor

@@ -14,6 +14,7 @@ gathering.py   whether the parameters of a unit of FSDP2 are gathered, and gathe
 sharded.py     what lies on several ranks: stores, units of FSDP2, stages of pipelines
 streams.py     the current stream of a device
 world.py       a fake process group, and a model on one of its ranks
+wrappers.py    tensors that have their memory in tensors inside them
 yielding.py    saved-tensors hooks that are taken away while code runs that allows none
 """
 
@@ -41,6 +42,7 @@ from .frames import (
     preserved_version,
     runs_plain,
     set_grad_enabled,
+    sizes,
     storage_key,
     tensor_without_storage,
     transforms_active,
@@ -159,4 +161,5 @@ from .world import (
     shard,
     told_of_resizes,
 )
+from .wrappers import apart, inside
 from .yielding import yielding_hooks

@@ -120,11 +120,12 @@ def parts(tensors: Iterable[Tensor]) -> list[Tensor]:
     found: list[Tensor] = []
     for tensor in tensors:
         flatten = None if type(tensor) in _WHOLE else getattr(tensor, "__tensor_flatten__", None)
-        if flatten is None:
-            found.append(tensor)
-        else:
-            inside = (getattr(tensor, name) for name in flatten()[0])  # a DTensor's mesh is among them
-            found += parts(each for each in inside if isinstance(each, Tensor))
+        try:
+            inside = [tensor] if flatten is None else [getattr(tensor, name) for name in flatten()[0]]
+        except AttributeError:  # a wrapper that is only being made
+            inside, flatten = [tensor], None
+        # A DTensor's mesh is among what is inside.
+        found += inside if flatten is None else parts(each for each in inside if isinstance(each, Tensor))
     return found
 
 
@@ -160,9 +161,16 @@ def storage_key(tensor: Tensor) -> int:
     try:
         whole = tensor if type(tensor) in _WHOLE else local(tensor)  # without a call, nearly always
         key: int = whole.untyped_storage()._cdata
-    except NotImplementedError:  # sparse and other layouts without storage
+    except RuntimeError:  # sparse and other layouts without storage, and tensors of transforms
         return 0
     return key
+
+
+def sizes(tensor: Tensor) -> tuple[Any, ...]:
+    """Return the shape of a tensor; of a strided nested one, which has none, the shapes of its rows."""
+    if tensor.is_nested and tensor.layout is torch.strided:
+        return tuple(map(tuple, tensor._nested_tensor_size().tolist()))
+    return tuple(Tensor.size(tensor))  # a subclass may have a `shape` of its own
 
 
 keeps_graph: Callable[[], bool] = _autograd._get_current_graph_task_keep_graph
@@ -197,17 +205,17 @@ def parametrizations_are_cached() -> bool:
     return _parametrize._cache_enabled > 0
 
 
-def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
+def geometry(tensor: Tensor) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """Return shape and strides; no strides for layouts that have none."""
     try:
         return tensor.shape, tensor.stride()
-    except RuntimeError:  # compressed sparse layouts
-        return tensor.shape, ()
+    except RuntimeError:  # compressed sparse layouts; strided nested tensors have no shape either
+        return sizes(tensor), ()
 
 
 def tensor_without_storage(
     kind: type[T],
-    look: tuple[torch.Size, tuple[int, ...], int, torch.dtype],
+    look: tuple[tuple[Any, ...], tuple[int, ...], int, torch.dtype],
     device: torch.device,
     *,
     requires_grad: bool = False,

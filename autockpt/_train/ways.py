@@ -75,6 +75,7 @@ class SpilledWay(Way):
         """Do nothing: the governor ends it."""
 
     def end(self, arguments: object, *, cut: bool) -> ObservedStep:
+        self._spilled.spill.errors.tell()
         return ObservedStep()
 
     def drop(self) -> None:

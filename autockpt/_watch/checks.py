@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 from .. import _torch_private as private
 from .._calls.unrepeatable import why_unrepeatable
 from .._calls.values import tensors
-from .._data.errors import ProfilingError
 from .._device.present import generators
 from .._ranks.refuse import ON_SEVERAL_RANKS
 from .marks import SeenCall, SeenFunction
@@ -33,6 +32,8 @@ MAKES_NESTED = "makes a nested tensor, and torch would take the lengths of a rep
 """Torch identifies the lengths of a nested tensor by the offsets tensor object, and a replay makes another object."""
 
 RETURNS = "returns something that is no tensor ({})"
+
+RETURNS_NESTED = "returns a nested tensor, and none without values can stand for it"
 
 CHANGES_OBJECTS = "changes an attribute, or something that it is given"
 
@@ -133,6 +134,8 @@ def _traces(before: object, module: torch.nn.Module, arguments: object, output: 
     others = [each for each in _no_tensors(output) if not isinstance(each, PLAIN)]
     if others:
         return RETURNS.format(type(others[0]).__name__)
+    if any(each.is_nested for each in tensors(output)):
+        return RETURNS_NESTED
     return "" if before == _around(module, arguments) else CHANGES_OBJECTS
 
 
@@ -148,13 +151,8 @@ def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:
     return f"is given an object whose state a replay does not know ({type(opaque[0]).__name__})" if opaque else ""
 
 
-def _shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
-    if tensor.is_nested and tensor.layout == torch.strided:
-        raise ProfilingError(
-            "forward passes a nested tensor of layout torch.strided from module to module. Such a tensor has no shape, "
-            "so it cannot be recorded. Use layout=torch.jagged."
-        )
-    return tuple(tensor.shape), str(tensor.dtype)
+def _shape(tensor: torch.Tensor) -> tuple[tuple[object, ...], str]:
+    return private.sizes(tensor), str(tensor.dtype)
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[_Place, torch.Tensor | None]]:

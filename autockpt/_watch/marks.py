@@ -10,7 +10,7 @@ Calls and torch functions form one tree. Its leaves are functions; operators run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -279,6 +279,18 @@ def run_of(
         constants=frozenset(keys(each for each in held if each.grad_fn is None and each.layout == torch.strided)),
         roots=frozenset(called_by_loops(model)),
     )
+
+
+class SavedParts(NamedTuple):
+    """What autograd holds in the place of a wrapper that it saves: each tensor inside is a save of its own.
+
+    Attributes:
+        slots: what stands for the tensors inside.
+        make: makes the wrapper of them.
+    """
+
+    slots: tuple[SavedSlot | torch.Tensor, ...]
+    make: Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
 class SavedSlot:

@@ -17,12 +17,12 @@ from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
 from .._ranks.fsdp import speaks
-from .._stash.base import Spill
+from .._stash.base import NoRoom, Spill, SpilledTensor
 from .._stash.spilled_step import Pack, Unpack
 from .attributes import mark_attributes
 from .checks import Checks
 from .gathered import Gathered
-from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
+from .marks import Mark, MarkKind, SavedParts, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
 from .on_ctx import kept_on_ctx
 from .passes import BackwardPasses
 from .returned import Returned
@@ -61,6 +61,7 @@ class Observer:
         summed: bool = False,
     ) -> None:
         self._tape, self._clock, self._spill, self._model, self._changing = tape, clock, spill, model, changing
+        self._errors = spill.errors
         self.run = run_of(model, self.keys, held)
         self._fake = any(private.fake_mode_of(each) is not None for each in private.parts(model.parameters()))
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
@@ -79,7 +80,8 @@ class Observer:
             hooked: makes the context that sets saved-tensor hooks; by default torch's `saved_tensors_hooks`.
         """
         hooks = (hooked or torch.autograd.graph.saved_tensors_hooks)(self._pack, self._unpack)
-        functions, operators = routed_functions(self._on_function), routed_operators(self._on_operator)
+        functions = routed_functions(self._on_function, self._errors)
+        operators = routed_operators(self._on_operator, self._errors)
         with patched_forwards(self._model, self.on_call, in_place=in_place), functions, operators, hooks:
             self._in_forward = True
             try:
@@ -100,10 +102,11 @@ class Observer:
             keys: storages that are still referred to then.
 
         Raises:
-            ProfilingError: another thread called modules during the run.
+            ProfilingError: another thread called modules during the run, or our own work failed in it.
         """
         self.mark("backward_end", 0, self._clock.stamp() if stamp is None else stamp, keys)
         self._ended = True
+        self._errors.tell()
         if self._elsewhere:
             raise ProfilingError(
                 "forward calls modules in threads of its own, or another thread calls the model meanwhile, and "
@@ -165,7 +168,7 @@ class Observer:
         call = SeenCall(name, type(module).__name__, occurrence, 0 if again else parent)
         self.run.calls.append(call)
         self._open.append(index)
-        check = self._call_begins(index, module, arguments)
+        check = self._errors.own(self._call_begins, index, module, arguments)
         try:
             output = run()
         except BaseException:  # the model may catch it and go on
@@ -173,7 +176,7 @@ class Observer:
             self.mark("exit", index, self._clock.stamp())
             raise
         else:
-            self._call_ends(index, output, check, of_loop=parent < 0 or again)
+            self._errors.own(self._call_ends, index, output, check, parent < 0 or again)
             return output
         finally:
             self._open.pop()
@@ -193,14 +196,15 @@ class Observer:
             self.mark("enter", index, stamp, keys)
         return check
 
-    def _call_ends(self, index: int, output: object, check: Callable[[object], None], *, of_loop: bool) -> None:
+    def _call_ends(self, index: int, output: object, check: Callable[[object], None] | None, of_loop: bool) -> None:
         """Mark that a call has returned. If the loop called it, tensors held by ctx objects of its graph are marked."""
         with self._own_work() as stamp:
             keys = self._returned.by(Sources(calls=(index,)), output)
+            assert check is not None  # else an error waits, and no work of ours is done any more
             check(output)
             for name, held in kept_on_ctx(output) if of_loop else ():
                 self.run.holders.append(f"on the ctx of {name}")
-                self.mark("held", len(self.run.holders) - 1, keys=self.keys(held))
+                self.mark("held", len(self.run.holders) - 1, keys=self.keys(private.parts(held)))
             self.mark("exit", index, stamp, keys)
 
     def _on_function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
@@ -225,7 +229,7 @@ class Observer:
             self._function = -1
         with self._own_work() as stamp:
             keys = self._returned.by(Sources(functions=(index,)), output)
-            function.untraced = not all(map(self._tape.key, tensors(output)))
+            function.untraced = any(each.is_nested or not self._tape.key(each) for each in tensors(output))
             check(output)
             self.mark("end", index, stamp, keys)
         return output
@@ -243,7 +247,7 @@ class Observer:
                 function=self._function,
                 call=self._open[-1] if self._open else -1,
                 node=private.saving_node(),
-                words=f"{op}({';'.join(f'{tuple(t.shape)}{t.dtype}' for t in inputs)})",
+                words=f"{op}({';'.join(f'{private.sizes(t)}{t.dtype}' for t in inputs)})",
                 written=tuple(position for position, key in enumerate(keys) if key in changed),
                 # No generator moves for fake tensors, so the operator's tag decides. It reports some that draw nothing.
                 draws=self._fake and torch.Tag.nondeterministic_seeded in op.tags,
@@ -267,6 +271,33 @@ class Observer:
 
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> object:
+        if self._errors.first is None:
+            try:
+                return self._saved(tensor)
+            except NoRoom:
+                raise
+            except Exception as error:
+                self._errors.add(error)
+        held = self._spill.take(tensor)
+        return tensor.detach() if held is tensor else held
+
+    def _saved(self, tensor: torch.Tensor) -> SavedSlot | SavedParts | torch.Tensor:
+        """Return what stands for a tensor that is saved, and mark it; of a wrapper, all that is inside."""
+        before, self._aside = self._aside, True  # no work that needs a marker: it allocates nothing
+        try:
+            with private.no_torch_functions():
+                apart = private.apart(tensor)
+        finally:
+            self._aside = before
+        for each in self._open if tensor.is_nested and tensor.layout is torch.jagged else ():
+            self.run.calls[each].nested = True
+        if apart is None:
+            return self._slot(tensor)
+        slots = tuple(map(self._slot, apart.inside))
+        return SavedParts(slots, apart.make) if any(isinstance(each, SavedSlot) for each in slots) else tensor
+
+    def _slot(self, tensor: torch.Tensor) -> SavedSlot | torch.Tensor:
+        """Return what stands for a tensor with memory of its own; a parameter or a buffer stands for itself."""
         with private.no_torch_functions():
             key = self._tape.key(tensor)
         if self._static.has(key) or self._gathered.has(tensor):
@@ -275,8 +306,6 @@ class Observer:
             # A save of the loss, outside the model, counts as the root's: no candidate segment covers it: it is kept.
             index, call = len(self.run.saves), self._open[-1] if self._open else 0
             self.run.saves.append(SeenSave(call, self._function, private.saving_node(), len(self.run.ops)))
-            for each in self._open if tensor.is_nested else ():
-                self.run.calls[each].nested = True
             held = self._spill.take(tensor)
             # An output that its own node saves refers to that node. detach() avoids that cycle, which gc cannot see.
             slot = SavedSlot(partial(self.mark, "release", index), index, tensor.detach() if held is tensor else held)
@@ -284,15 +313,27 @@ class Observer:
             return slot
 
     @private.never_compiled
-    def _unpack(self, slot: SavedSlot | torch.Tensor) -> torch.Tensor:
+    def _unpack(self, slot: SavedSlot | SavedParts | SpilledTensor | torch.Tensor) -> torch.Tensor:
         if isinstance(slot, torch.Tensor):
             return slot
-        self._passes.read(self.mark)
-        self._gathered.reads(self.run, self.mark)
-        if isinstance(slot.held, torch.Tensor):
+        if isinstance(slot, SpilledTensor):
+            return slot.restore()
+        self._errors.own(self._passes.read, self.mark)
+        self._errors.own(self._gathered.reads, self.run, self.mark)
+        if isinstance(slot, SavedSlot) and isinstance(slot.held, torch.Tensor):
             self.mark("unpack", slot.save)
             return slot.held
         with self._own_work():
-            tensor = slot.held.restore()
-            self.mark("unpack", slot.save, keys=(self._tape.key(tensor),))
+            slots = slot.slots if isinstance(slot, SavedParts) else (slot,)
+            found = [each if isinstance(each, torch.Tensor) else _held(each) for each in slots]
+            tensor = slot.make(found) if isinstance(slot, SavedParts) else found[0]
+            for own, each in zip(slots, found, strict=True):
+                if isinstance(own, SavedSlot):
+                    copied = isinstance(own.held, SpilledTensor)
+                    self.mark("unpack", own.save, keys=(self._tape.key(each),) if copied else ())
             return tensor
+
+
+def _held(slot: SavedSlot) -> torch.Tensor:
+    """Return what a slot stands for."""
+    return slot.held.restore() if isinstance(slot.held, SpilledTensor) else slot.held

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._calls.names import function_name
+from .._calls.own_errors import OwnErrors
 from .._calls.roots import OneStep, roots
 
 Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -88,11 +89,15 @@ class routed_functions(TorchFunctionMode):  # noqa: N801 - used as a context, li
     """Route every torch function through `router`: outermost ones only, since the mode is off while one runs.
 
     Property getters are left out.
+
+    Args:
+        router: stands around the functions.
+        errors: where errors of the router's own work wait.
     """
 
-    def __init__(self, router: FunctionRouter) -> None:
+    def __init__(self, router: FunctionRouter, errors: OwnErrors) -> None:
         super().__init__()
-        self._router = router
+        self._router, self._errors = router, errors
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -100,15 +105,29 @@ class routed_functions(TorchFunctionMode):  # noqa: N801 - used as a context, li
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") == "__get__":
             return func(*args, **kwargs)
-        return self._router(function_name(func), (args, kwargs), functools.partial(func, *args, **kwargs))
+        route = functools.partial(self._router, function_name(func), (args, kwargs))
+        output = self._errors.around(route, functools.partial(func, *args, **kwargs))
+        self._errors.interrupt()
+        return output
 
 
 class routed_operators(TorchDispatchMode):  # noqa: N801 - used as a context, like its neighbours
-    """Route every operator through `router`, but what fake tensors ask themselves."""
+    """Route every operator through `router`, but what fake tensors ask themselves.
 
-    def __init__(self, router: OperatorRouter) -> None:
+    Args:
+        router: stands around the operators.
+        errors: where errors of the router's own work wait; None if they are raised as the context is left.
+    """
+
+    def __init__(self, router: OperatorRouter, errors: OwnErrors | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._router = router
+        self._router, self._tells = router, errors is None
+        self._errors = OwnErrors() if errors is None else errors
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if self._tells and error is None:
+            self._errors.tell()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -116,7 +135,8 @@ class routed_operators(TorchDispatchMode):  # noqa: N801 - used as a context, li
         kwargs = kwargs or {}
         if func.namespace == "prim":
             return func(*args, **kwargs)
-        return self._router(func, (args, kwargs), functools.partial(func, *args, **kwargs))
+        route = functools.partial(self._router, func, (args, kwargs))
+        return self._errors.around(route, functools.partial(func, *args, **kwargs))
 
 
 def tensors_in(values: object) -> list[torch.Tensor]:

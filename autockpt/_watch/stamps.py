@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
+from .._calls.own_errors import OwnErrors
 from .._device import Clock
 from .._device.tape import storage_address
 from .gathered import Gathered
@@ -20,11 +21,13 @@ class Stamps:
     Attributes:
         kinds: of the places, in order.
         readings: what the clock said there; `Clock.seconds` reads them.
+        errors: where errors of its own work wait.
     """
 
-    def __init__(self, clock: Clock, model: torch.nn.Module) -> None:
+    def __init__(self, clock: Clock, model: torch.nn.Module, errors: OwnErrors) -> None:
         self.kinds: list[str] = []
         self.readings: list[object] = []
+        self.errors = errors
         self._clock = clock
         self._static = StaticStorages(model, storage_address)
         self._gathered = Gathered(model)
@@ -37,9 +40,13 @@ class Stamps:
 
     def on_save(self, tensor: torch.Tensor) -> None:
         """Stamp where a tensor is saved."""
+        self.errors.own(self._save, tensor)
+
+    def _save(self, tensor: torch.Tensor) -> None:
         with private.no_torch_functions():
-            if not self._static.has(storage_address(tensor)) and not self._gathered.has(tensor):
-                self.add("pack")
+            for each in private.inside(tensor):
+                if not self._static.has(storage_address(each)) and not self._gathered.has(each):
+                    self.add("pack")
 
     def on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
         """Stamp where a call begins and ends."""

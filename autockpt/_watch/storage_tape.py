@@ -44,7 +44,7 @@ class StorageTape(routed_operators):
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         self._around.close()
 
     def mark(self) -> int:

@@ -20,11 +20,12 @@ from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hook
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer, optimizer
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.doors import torch_private
+from tests.doors import checksum_of_saved, torch_private
 
 
 def same(tensor: Tensor) -> Tensor:
@@ -437,7 +438,7 @@ def test_the_memory_profiler_writes_nothing_and_sets_everything_back() -> None:
     """In a process of its own: torch writes to the file descriptor, and warns of old memory only once in a while."""
     program = """
 import os, torch
-from tests.doors import torch_private
+from tests.doors import checksum_of_saved, torch_private
 level = torch_private.profiler._log_level()
 before, old = level.value, [torch.ones(1000)]
 running = torch_private.start_memory_profiler()
@@ -575,3 +576,28 @@ def test_flags_that_the_newer_interface_has_set_stay_as_they_are() -> None:
 def test_the_cache_of_pinned_memory_can_be_emptied_where_there_is_none() -> None:
     """Where there is one: tests/device."""
     torch_private.empty_pinned_cache()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_wrappers_are_taken_apart_and_made_again() -> None:
+    """Sizes of a jagged tensor are tied to its very offsets, or its lengths: another one with these is another size."""
+    values, offsets, lengths = torch.randn(9, 4), torch.tensor([0, 3, 9]), torch.tensor([2, 5])
+    jagged = torch.nested.nested_tensor_from_jagged(values, offsets)
+    narrow = torch.nested.nested_tensor_from_jagged(values, offsets, lengths)
+    strided = torch.nested.as_nested_tensor([values[:3].t(), values[3:].t()]).transpose(1, 2)
+    pair = TwoTensor(TwoTensor(values, values + 1), TwoTensor(values + 2, values + 3))
+    counted = {"jagged": 1, "narrow": 1, "strided": 1, "pair": 4}
+    wrappers: dict[str, Any] = {"jagged": jagged, "narrow": narrow, "strided": strided, "pair": pair}
+    for name, wrapper in wrappers.items():
+        apart = torch_private.apart(wrapper)
+        assert apart is not None
+        assert len(apart.inside) == counted[name], name
+        again: Any = apart.make([each.clone() for each in apart.inside])
+        assert type(again) is type(wrapper)
+        assert torch_private.sizes(again) == torch_private.sizes(wrapper), name
+        rows, others = (each.unbind() if each.is_nested else [each.a.a, each.b.b] for each in (again, wrapper))
+        assert all(map(torch.equal, rows, others)), name
+        assert checksum_of_saved(again) == checksum_of_saved(wrapper) is not None
+        apart.inside[0][0] += 1
+        assert checksum_of_saved(again) != checksum_of_saved(wrapper), name
+    assert torch_private.apart(values) is None

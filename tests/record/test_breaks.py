@@ -237,11 +237,6 @@ def switches_hooks_off(own: Told, x: Tensor) -> Any:
         return own.linear(x).tanh()
 
 
-def passes_nested(own: Told, x: Tensor) -> Any:
-    """Passes a nested tensor without a shape on."""
-    return torch.nested.to_padded_tensor(own.linear(torch.nested.as_nested_tensor([x[:2], x[2:]])), 0.0)
-
-
 def uses_threads(own: Told, x: Tensor) -> Any:
     """Runs its parts in threads."""
     with ThreadPoolExecutor(2) as pool:
@@ -249,12 +244,10 @@ def uses_threads(own: Told, x: Tensor) -> Any:
     return one + other
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
     ("act", "said"),
     [
         (switches_hooks_off, "switches saved-tensor hooks off"),
-        (passes_nested, "torch.jagged"),
         (uses_threads, "threads of its own"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
@@ -264,6 +257,19 @@ def test_what_cannot_be_recorded_is_named(act: Callable[..., Any], said: str) ->
     model = with_linear(act, WIDTH, parts=nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)))
     with pytest.raises(autockpt.ProfilingError, match=said):
         autockpt.profile(model, torch.randn(4, WIDTH))
+
+
+def passes_nested(own: Told, x: Tensor) -> Any:
+    """Passes a nested tensor without a shape on."""
+    return torch.nested.to_padded_tensor(own.linear(torch.nested.as_nested_tensor([x[:2], x[2:]])), 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_without_a_shape_is_recorded() -> None:
+    """It was refused, and in a training step the process was aborted."""
+    model = with_linear(passes_nested, WIDTH)
+    assert any(each.name == "linear" for each in autockpt.profile(model, torch.randn(4, WIDTH)).calls)
+    assert autockpt.verify(model, torch.randn(4, WIDTH), plan=autockpt.Plan.of(["linear"])).exact
 
 
 @pytest.mark.filterwarnings("ignore")
