@@ -11,6 +11,7 @@ from .._data.goal import Goal
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
+from .._record.own_replays import own_replays
 from .._record.recorded import Recorded
 from .._tell import said
 from .._tell.said import Said
@@ -188,6 +189,8 @@ class Lessons:
         _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.uncounted())
         least_bytes = max(said.MOST_UNCOUNTED * (self._budget_bytes or math.inf), said.LEAST_UNCOUNTED_BYTES)
         uncounted_bytes = recorded.uncounted_bytes or 0
+        if (model := step.model) is not None and (own := own_replays(model, recorded.run.regions)):
+            self._said.once(own)
         self._said.once(
             said.UNCOUNTED.format(in_unit(uncounted_bytes, self._goal)), where=uncounted_bytes > least_bytes
         )

@@ -136,6 +136,18 @@ class SeenCall:
     gathers: tuple[int, int, int] = (0, 0, 0)
 
 
+class Region(NamedTuple):
+    """What the model runs inside `torch.utils.checkpoint`, and again in backward.
+
+    Attributes:
+        caller: name of the module in whose forward that is called.
+        inside: name of a module that runs inside; of the caller where only functions do.
+    """
+
+    caller: str
+    inside: str
+
+
 class SeenWhole(NamedTuple):
     """Names of the units of FSDP2 that are gathered at a moment of backward, and of those that are on their way."""
 
@@ -229,6 +241,7 @@ class SeenStep:
         ops: the operators that ran in forward, in order.
         saves: the tensors that autograd saved, in order.
         holders: what else holds tensors after forward (a custom function's ctx), in words for the user.
+        regions: what the model runs inside `torch.utils.checkpoint` by itself, in order.
         whole: which units were gathered as backward read, each time that it had changed.
         events: the events of the tape, once it is closed.
         reached: which of the step's leaves get a gradient.
@@ -246,6 +259,7 @@ class SeenStep:
     ops: list[SeenOp] = field(default_factory=list)
     saves: list[SeenSave] = field(default_factory=list)
     holders: list[str] = field(default_factory=list)
+    regions: dict[Region, None] = field(default_factory=dict)
     whole: list[SeenWhole] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     reached: frozenset[int] = frozenset()

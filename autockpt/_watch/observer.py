@@ -22,7 +22,7 @@ from .._stash.spilled_step import Pack, Unpack
 from .attributes import mark_attributes
 from .checks import Checks
 from .gathered import Gathered
-from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
+from .marks import Mark, MarkKind, Region, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
 from .on_ctx import kept_on_ctx
 from .passes import BackwardPasses
 from .returned import Returned
@@ -154,6 +154,7 @@ class Observer:
             self._elsewhere = self._elsewhere or torch.is_grad_enabled()  # without gradients nothing is saved
             return run()
         occurrence = numbered(self._counts, (-1, name))
+        self._look_for_region(name)
         if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but not recorded
             return run()
         if name and not self.run.calls:
@@ -181,6 +182,12 @@ class Observer:
             if again:
                 self.run.calls[0].stop = len(self.run.calls)
                 self.mark("exit", 0, self._clock.stamp())
+
+    def _look_for_region(self, inside: str | None = None) -> None:
+        """Note what runs inside a `torch.utils.checkpoint` of the model's own: a module, or functions if it is None."""
+        around = self.run.calls[self._open[-1]] if self._open else None
+        if around is not None and not around.checkpointed and private.inside_checkpoint():
+            self.run.regions[Region(around.name, around.name if inside is None else inside)] = None
 
     def _call_begins(self, index: int, module: torch.nn.Module, arguments: object) -> Callable[[object], None]:
         """Mark that a call begins; return its check, to be called with its output just before the call ends."""
@@ -211,6 +218,7 @@ class Observer:
         function = SeenFunction(name, numbered(self._counts, (call, name)), call)
         self.run.functions.append(function)
         with self._own_work() as stamp:
+            self._look_for_region()
             function.ways, keys = self._returned.given(arguments)
             check = self._checks.of_function(function, arguments)
             self.mark("begin", index, stamp, keys)
