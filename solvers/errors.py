@@ -104,7 +104,7 @@ class Infeasible(_Told):
     kept: bool = False
 
     def said(self) -> str:
-        """Say what was asked, what was reached, what that peak consists of, and what would help: at most six lines."""
+        """Say what was asked, what was reached, what that peak consists of and why, and what would help."""
         return "\n  ".join(self._lines())
 
     def _place(self) -> str:
@@ -131,6 +131,8 @@ class Infeasible(_Told):
             yield f"{self.own_replays[0].upper()}{self.own_replays[1:]}"
         if self.parts is not None:
             yield f"there stand {self.parts.shares()}, in {self._place()}"
+            if kept := self.parts.kept_words(decimal=decimal):
+                yield f"Kept are {kept}"
         else:
             yield f"it stands at {self.dominated_by}"
         enough = at_least(math.ceil(self.minimum_bytes / (1 - self.margin)), decimal=decimal)

@@ -11,9 +11,12 @@ from .words import phrase
 BESIDE_OWN = "beside what the model recomputes itself"
 
 
-def recording(*, is_first: bool) -> None:
-    """Say that a step is recorded."""
-    say("step 1 of 3: recording" if is_first else "recording a step that no plan covers")
+def recording(*, is_first: bool, changed: str = "") -> None:
+    """Say that a step is recorded, and how the model has changed since the last one was; empty if it has not."""
+    again = (
+        f"recording a step, since the model changed: {changed}" if changed else "recording a step that no plan covers"
+    )
+    say("step 1 of 3: recording" if is_first else again)
 
 
 def ready(plan: Plan, goal: Goal, again: str = "") -> None:

@@ -160,7 +160,8 @@ class Lessons:
         unplanned, self._unplanned = self._unplanned, False
         if step.backward:
             other = self._surprises.other_calls(step.kind, step.graphs.nodes.made, unplanned=unplanned)
-            self._said.once(said.OTHER_CALLS, where=other)
+            changed = self._plans.history.changed(step.model) if other and step.model is not None else ""
+            self._said.once(said.CHANGED.format(changed) if changed else said.OTHER_CALLS, where=other)
 
     def _count_backwards(self, step: StepUnderWay, ready: Ready) -> None:
         """Compare a step's backward passes with those that its plan counts on."""
@@ -187,7 +188,7 @@ class Lessons:
         if not recorded.speaks:
             refuse_collectives(recorded.operators)
         _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.uncounted())
-        least_bytes = max(said.MOST_UNCOUNTED * (self._budget_bytes or math.inf), said.LEAST_UNCOUNTED_BYTES)
+        least_bytes = said.MOST_UNCOUNTED * (self._budget_bytes or math.inf)
         uncounted_bytes = recorded.uncounted_bytes or 0
         if (model := step.model) is not None and (own := own_replays(model, recorded.run.regions)):
             self._said.once(own)

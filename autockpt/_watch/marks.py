@@ -100,6 +100,7 @@ class SeenCall:
         class_name: class of the module.
         occurrence: which call of that module, from 0.
         parent: the call that made it, -1 for the root.
+        of_loop: whether the user's loop called it, not a forward that was running.
         stop: one past the last call inside it.
         shapes: a text of its class and of the shapes and dtypes of its arguments and own parameters; equal for calls
             that are alike.
@@ -121,6 +122,7 @@ class SeenCall:
     class_name: str
     occurrence: int
     parent: int
+    of_loop: bool = False
     stop: int = 0
     shapes: str = ""
     ways: tuple[tuple[Sources, ...], ...] = ()

@@ -163,7 +163,8 @@ class Observer:
         index = len(self.run.calls)
         again = bool(self.run.calls) and not self._open
         parent = self._open[-1] if self._open else -1
-        call = SeenCall(name, type(module).__name__, occurrence, 0 if again else parent)
+        of_loop = again or parent < 0
+        call = SeenCall(name, type(module).__name__, occurrence, 0 if again else parent, of_loop)
         self.run.calls.append(call)
         self._open.append(index)
         check = self._call_begins(index, module, arguments)
@@ -174,7 +175,7 @@ class Observer:
             self.mark("exit", index, self._clock.stamp())
             raise
         else:
-            self._call_ends(index, output, check, of_loop=parent < 0 or again)
+            self._call_ends(index, output, check)
             return output
         finally:
             self._open.pop()
@@ -200,12 +201,12 @@ class Observer:
             self.mark("enter", index, stamp, keys)
         return check
 
-    def _call_ends(self, index: int, output: object, check: Callable[[object], None], *, of_loop: bool) -> None:
+    def _call_ends(self, index: int, output: object, check: Callable[[object], None]) -> None:
         """Mark that a call has returned. If the loop called it, tensors held by ctx objects of its graph are marked."""
         with self._own_work() as stamp:
             keys = self._returned.by(Sources(calls=(index,)), output)
             check(output)
-            for name, held in kept_on_ctx(output) if of_loop else ():
+            for name, held in kept_on_ctx(output) if self.run.calls[index].of_loop else ():
                 self.run.holders.append(f"on the ctx of {name}")
                 self.mark("held", len(self.run.holders) - 1, keys=self.keys(held))
             self.mark("exit", index, stamp, keys)
