@@ -29,7 +29,7 @@ Anatomy: TypeAlias = Mapping[str, Organ]
 def anatomy(model: torch.nn.Module) -> Anatomy:
     """Return which modules a model has now. O(modules)."""
     return {
-        name: Organ(id(module), frozenset((*module._parameters, *module._buffers)))
+        name: Organ(id(module), frozenset((*module._parameters.keys(), *module._buffers.keys())))
         for name, module in model.named_modules()
     }
 

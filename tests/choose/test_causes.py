@@ -130,8 +130,7 @@ def test_kept_calls_that_could_run_again_have_a_reason_too() -> None:
     kept = caught.value.parts.kept
     assert sum(size for _, size in kept) == caught.value.parts.activation_bytes > 0
     assert kept[0][0].endswith("and 10 more (no lower plan was found that recomputes that too)")
-    assert f" of {kept[0][0]}; " in str(caught.value)
-    assert "saved by the model's own forward or by the loss" in str(caught.value)
+    assert f" of {kept[0][0]}" in str(caught.value)
 
 
 def test_nothing_is_named_that_is_not_there() -> None:
