@@ -80,6 +80,7 @@ class Infeasible(_Told):
         unpinned_minimum_bytes: the lowest peak that the solver reaches without them; None where there are none.
         parts: what that lowest peak consists of, and where it is, an `autockpt.PeakParts`; None where only solvers were
             asked.
+        own_replays: what the model recomputes itself, which no plan changes, in words; empty if nothing.
         advice: what would help, in sentences that follow from the parts; the message has the first ones.
         asked: the budget as the user wrote it, where that is text.
         margin: share of a budget that `autockpt.apply` leaves to the device's allocator.
@@ -96,13 +97,14 @@ class Infeasible(_Told):
     pins: tuple[str, ...] = ()
     unpinned_minimum_bytes: int | None = None
     parts: Any = None
+    own_replays: str = ""
     advice: tuple[str, ...] = ()
     asked: str = ""
     margin: float = 0.0
     kept: bool = False
 
     def said(self) -> str:
-        """Say what was asked, what was reached, what that peak consists of, and what would help: at most six lines."""
+        """Say what was asked, what was reached, what that peak consists of and why, and what would help."""
         return "\n  ".join(self._lines())
 
     def _place(self) -> str:
@@ -123,16 +125,21 @@ class Infeasible(_Told):
             without = format_bytes(self.unpinned_minimum_bytes, decimal=decimal)
             pins = f" with {' and '.join(self.pins)}, and {without} without"
         by = "" if self.solver == "auto" else f" by solver {self.solver!r}"
-        yield f"budget {asked}: the lowest peak that can be reached{by} is {lowest}{pins}"
+        own = " while the model recomputes parts itself" if self.own_replays else ""
+        yield f"budget {asked}: the lowest peak that can be reached{by}{own} is {lowest}{pins}"
+        if self.own_replays:
+            yield f"{self.own_replays[0].upper()}{self.own_replays[1:]}"
         if self.parts is not None:
             yield f"there stand {self.parts.shares()}, in {self._place()}"
+            if kept := self.parts.kept_words(decimal=decimal):
+                yield f"Kept are {kept}"
         else:
             yield f"it stands at {self.dominated_by}"
         enough = at_least(math.ceil(self.minimum_bytes / (1 - self.margin)), decimal=decimal)
         yield f"Ask for budget={enough!r}, or for 'min'" + (
             "" if self.advice else ", or lower what stands there: a smaller batch, a lighter optimizer"
         )
-        yield from self.advice[1 : 1 + MOST_ADVICE - bool(self.notes)]
+        yield from self.advice[1 : 1 + MOST_ADVICE - bool(self.notes) - bool(self.own_replays)]
         if self.notes:
             yield f"Note that {self.notes[0]}"
         if self.kept:

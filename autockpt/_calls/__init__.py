@@ -2,6 +2,7 @@
 
 values.py        arguments and results, taken apart into containers and tensors
 names.py         the name of a torch function in plans and profiles
+anatomy.py       which modules a model has, and how that has changed
 attributes.py    tensors at plain attributes of modules
 watched.py       whether anything reads a tensor for a while
 contents.py      what the Python objects around them hold: found, compared, put back

@@ -23,6 +23,10 @@ ELSEWHERE, LOSS, LOOP = "by something in the model", "by the loss", "by what run
 """Who holds a tensor of forward: an unknown holder in the model, code that runs after the model, code that runs before
 it."""
 
+UNPROFITABLE = "no lower plan was found that recomputes that too"
+OF_THE_WHOLE = "saved by the model's own forward or by the loss, outside of any call that can run again"
+"""Why a call is kept that could run again, and why what no call around could is."""
+
 MOST_NAMES = 2
 
 SMALL = 0.05
@@ -42,7 +46,7 @@ def peak_parts(candidates: Candidates, chosen: Chosen) -> PeakParts:
         op=_op(profile, at.top_tick),
         segment=_segment(candidates, chosen, timeline.peak) if at.restored_bytes else "",
         holders=_holders(candidates.index, at.top_tick, at.output_bytes),
-        refused=_refused(candidates, kept),
+        kept=_kept_by(candidates, kept),
         **{part: getattr(profile.static, part) for part in whole},
         **{f"{part}_bytes": getattr(at, f"{part}_bytes") for part in there},
     )
@@ -79,24 +83,30 @@ def _kept(candidates: Candidates, chosen: Chosen, step: int) -> set[int]:
     return {number for _, (number, tensor, until) in places if tensor.free_step <= step < until}
 
 
-def _refused(candidates: Candidates, kept: set[int]) -> tuple[tuple[str, int], ...]:
-    """Say which calls that cannot run again saved what is kept, and why they cannot."""
-    index, saves = candidates.index, candidates.index.profile.saves
-    innermost: dict[int, tuple[int, str]] = {}  # by tensor: calls come in pre-order, so the innermost is last
-    for call, reason in candidates.refused:
+def _kept_by(candidates: Candidates, kept: set[int]) -> tuple[tuple[str, int], ...]:
+    """Say which calls saved what is kept, and why they are kept."""
+    index, saves, profile = candidates.index, candidates.index.profile.saves, candidates.index.profile
+    innermost: dict[int, tuple[str, str]] = {}  # by tensor: who saved it, and why that is kept
+    for tensor, call in zip(saves.tensor, saves.call, strict=True):
+        if tensor in kept:
+            innermost.setdefault(tensor, (profile.calls[call].key, UNPROFITABLE if call else OF_THE_WHOLE))
+    for call, reason in candidates.refused:  # in pre-order, so the innermost is last
         for save in index.saves_of((call,)):
             if saves.tensor[save] in kept:
-                innermost[saves.tensor[save]] = call, reason
+                innermost[saves.tensor[save]] = index.nodes[call].key, reason
     found: dict[str, int] = {}
-    calls: dict[str, dict[int, None]] = {}
-    for tensor, (call, reason) in innermost.items():
+    calls: dict[str, dict[str, int]] = {}
+    for tensor, (key, reason) in innermost.items():
         found[reason] = found.get(reason, 0) + index.bytes_of[tensor]
-        calls.setdefault(reason, {})[call] = None
-    return tuple((f"{_names(index, sorted(calls[reason]))} ({reason})", size) for reason, size in _largest(found))
+        of_reason = calls.setdefault(reason, {})
+        of_reason[key] = of_reason.get(key, 0) + index.bytes_of[tensor]
+    return tuple((f"{_names(calls[reason])} ({reason})", size) for reason, size in _largest(found))
 
 
-def _names(index: Index, calls: list[int]) -> str:
-    shown = ", ".join(label(key) for key in index.keys(calls[:MOST_NAMES]))
+def _names(calls: dict[str, int]) -> str:
+    """Name the calls that hold most."""
+    named = sorted(calls, key=lambda call: -calls[call])[:MOST_NAMES]
+    shown = ", ".join(map(label, named))
     return shown + (f" and {len(calls) - MOST_NAMES} more" if len(calls) > MOST_NAMES else "")
 
 
@@ -160,8 +170,6 @@ def advise(
         size = in_unit(parts.callers_bytes)
         lines.append(f"Return less, or let go of outputs before backward: those that the caller holds are {size}.")
     lines += [_let_go(who, in_unit(size)) for who, size in parts.holders if who != LOSS and size > SMALL * missing]
-    refused = (each for each in parts.refused[:1] if each[1] > SMALL * missing)
-    lines += [f"Calls that cannot run again keep {in_unit(size)}: {which}." for which, size in refused]
     return lines
 
 

@@ -203,6 +203,7 @@ def _solution(
             pins=tuple(asked.pins),
             unpinned_minimum_bytes=unpinned_bytes,
             parts=parts,
+            own_replays=candidates.index.profile.own_replays or "",
             advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=asked.solver, asked=budget)),
             asked=budget if isinstance(budget, str) else "",
         ) from None
@@ -257,6 +258,7 @@ def make_plan(
         pinned_keep=pins.keep,
         pinned_recompute=pins.recompute,
         refused=tuple(Refusal(call=index.nodes[call].key, reason=reason) for call, reason in candidates.refused),
+        own_replays=profile.own_replays,
         notes=(*profile.notes, *candidates.notes, *solution.notes),
     )
 

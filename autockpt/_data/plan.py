@@ -108,10 +108,12 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         pinned_keep: patterns of calls that the solver had to keep.
         pinned_recompute: patterns of calls that it had to recompute.
         refused: calls kept because they cannot be replayed exactly.
+        own_replays: what the model recomputes itself beside the plan; see `Profile`.
         notes: what the profile could not see or put back, and what may have kept the solver from a cheaper plan.
     """
 
     PAGE: ClassVar[str] = "explain.plan.plan_page"
+    RARE: ClassVar[tuple[str, ...]] = ("own_replays",)
 
     model: str = ""
     segments: tuple[Segment, ...] = ()
@@ -130,6 +132,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     pinned_keep: tuple[str, ...] = ()
     pinned_recompute: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    own_replays: str | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

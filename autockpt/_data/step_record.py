@@ -58,6 +58,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     offload: Offload | None = None
     copies: CopiedTensors | None = None
     units: tuple[UnitRecord, ...] | None = None
+    own_replays: str | None = None
     notes: tuple[str, ...] = ()
 
     def forward_until(self, tick: int) -> int:

@@ -114,7 +114,7 @@ class PeakParts(Standing, frozen=True, kw_only=True):
         input_bytes: the batch.
         other_bytes: what else is alive; negative where measurements were below the rest.
         holders: who holds how much of `output_bytes` in the caller's stead, in words, largest first.
-        refused: of `activation_bytes`, what calls hold that cannot run again: which and why, in words, largest first.
+        kept: of `activation_bytes`, which calls hold how much, and why they are kept, in words; largest first.
     """
 
     step: str
@@ -127,7 +127,7 @@ class PeakParts(Standing, frozen=True, kw_only=True):
     input_bytes: Bytes
     other_bytes: int = 0
     holders: tuple[tuple[str, int], ...] = ()
-    refused: tuple[tuple[str, int], ...] = ()
+    kept: tuple[tuple[str, int], ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -147,8 +147,16 @@ class PeakParts(Standing, frozen=True, kw_only=True):
 
     def shares(self, most: int = MOST_SHARES) -> str:
         """The largest parts, each as a share of the peak."""
-        there = sorted(self.named(), key=lambda part: -part[1])[:most]
-        return ", ".join(f"{size / self.peak_bytes:.0%} {name}" for name, size in there if size > 0)
+        return ", ".join(f"{size / self.peak_bytes:.0%} {name}" for name, size in self._largest(most))
+
+    def _largest(self, most: int) -> list[tuple[str, int]]:
+        return [part for part in sorted(self.named(), key=lambda part: -part[1])[:most] if part[1] > 0]
+
+    def kept_words(self, *, decimal: bool = False) -> str:
+        """Say of the largest kept calls how much they hold and why; empty if that is not among the largest parts."""
+        if not any(name == PARTS["activation_bytes"] for name, _ in self._largest(MOST_SHARES)):
+            return ""
+        return "; ".join(f"{format_bytes(size, decimal=decimal)} of {who}" for who, size in self.kept[:MOST_SHARES])
 
     def __str__(self) -> str:
         """The parts that count, largest first."""

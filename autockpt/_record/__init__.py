@@ -17,6 +17,7 @@ alive.py        what is alive of a class, found while other threads run
 fake.py         clock and model where nothing runs
 left_over.py    fake tensors that a user's own code keeps
 switches.py     switches of transformers' models that work against a plan
+own_replays.py  what a model recomputes itself
 
 `_watch` puts down what a step does. `_device` has the tape of an allocator and clocks. `_calls`
 has what Python objects held. In `_stash` saved tensors wait.

@@ -21,8 +21,9 @@ from .._tables.flow import Flow
 from .._tables.lifetimes import lifetimes
 from .._tables.seconds import Seconds
 from .._tables.tables import make_tables
-from .._watch.marks import SeenCall, SeenStep
+from .._watch.marks import SeenStep
 from .host_speed import host_slowdown
+from .own_replays import own_replays
 from .sandbox import compile_notes
 
 
@@ -54,6 +55,7 @@ def build_profile(
         static, optimizer_bytes=optimizer.state_bytes, other_bytes=static.other_bytes + found.workspace_bytes
     )
     tables = make_tables(Flow(run, found), found, seconds)
+    own = own_replays(model, run.regions)
     changed, on = {name for call in tables["calls"] for name in call.buffers}, device_of(device)
     return Profile(
         model=title(model),
@@ -72,13 +74,14 @@ def build_profile(
         generator_bytes=on.generator_bytes,
         **tables,
         buffer_bytes={name: rounded(on, model.get_buffer(name).nbytes) for name in sorted(changed)},
-        notes=(*_model_notes(model, device, run.calls), *optimizer.notes, *notes),
+        own_replays=own,
+        notes=(*_model_notes(model, device, own), *optimizer.notes, *notes),
     )
 
 
-def _model_notes(model: torch.nn.Module, device: torch.device, calls: Sequence[SeenCall]) -> list[str]:
+def _model_notes(model: torch.nn.Module, device: torch.device, own: str | None) -> list[str]:
     """Say what of the model a plan cannot reach."""
-    return [*_device_notes(model, device), *_checkpointing_notes(calls), *compile_notes(model)]
+    return [*_device_notes(model, device), *([own] if own else []), *compile_notes(model)]
 
 
 def _device_notes(model: torch.nn.Module, device: torch.device) -> list[str]:
@@ -87,17 +90,6 @@ def _device_notes(model: torch.nn.Module, device: torch.device) -> list[str]:
     if not others:
         return []
     return [f"parameters lie on {', '.join(others)} too, and only what is allocated on {device} is seen"]
-
-
-def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
-    """Say which calls run inside the model's own checkpoint regions."""
-    inside = [call.name for call in calls if call.checkpointed]
-    if not inside:
-        return []
-    return [
-        f"{len(inside)} calls, from {inside[0]} to {inside[-1]}, run inside torch.utils.checkpoint regions of the "
-        "model's own; those regions are left as they are, and nothing inside them is chosen"
-    ]
 
 
 def static_bytes(

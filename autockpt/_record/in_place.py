@@ -19,6 +19,7 @@ import torch
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
+from .._calls.anatomy import anatomy
 from .._calls.contents import Contents
 from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
@@ -69,7 +70,7 @@ class RecordedStep(SpilledStep):
         summed: bool = False,
     ) -> None:
         super().__init__(model, device, arguments, stash)
-        self._is_first, self._summed = is_first, summed
+        self._is_first, self._summed, self._anatomy = is_first, summed, anatomy(model)
         gc.collect()  # garbage from before the step must not be freed inside it; an abandoned tape ends now
         self._on, self._buckets = device_of(device), Buckets(model)
         self._static = static_bytes(model, self._on, tensors(arguments))
@@ -206,6 +207,7 @@ class RecordedStep(SpilledStep):
             run=run,
             seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
             static=self._standing(before, left, given),
+            anatomy=self._anatomy,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
             uncounted_bytes=self._uncounted_bytes,
             stood=(*before.values(), *given),

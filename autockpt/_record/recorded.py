@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .._calls.anatomy import Anatomy
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._optimizer.memory import OptimizerMemory
@@ -24,6 +25,7 @@ class Recorded:
         run: what was seen of the step.
         seconds: its times, as measured by the recorded step itself.
         static: bytes allocated before it, and bytes that it leaves behind, without optimizer state.
+        anatomy: which modules the model had as it began.
         reached: which trainable parameters had a gradient when it was over, by index.
         uncounted_bytes: bytes that were allocated as it began and do not count: a teacher, an average of the weights.
             None if that is not known, or if the device's statistics make them count.
@@ -35,6 +37,7 @@ class Recorded:
     run: SeenStep
     seconds: Seconds
     static: Static
+    anatomy: Anatomy
     reached: frozenset[int]
     uncounted_bytes: int | None = None
     stood: tuple[int, ...] = ()

@@ -110,6 +110,8 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, time
         Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
         profile = _record(step, sandbox, chosen, timed=timed)
+    if timed and profile.own_replays:
+        _log.warning("%s", profile.own_replays)
     if not switched:
         return profile
     if timed:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from .._data.tables import RefusedPart
 from .._ranks.refuse import COLLECTIVES
 from .._watch.checks import CHANGES_PARAMETER, DRAWS, DRAWS_ELSEWHERE
+from .._watch.marks import SeenCall
 from .flow import Flow
 
 RRELU = ("aten.rrelu_with_noise.", "aten.rrelu_with_noise_.")
@@ -25,8 +26,10 @@ CHANGES_GIVEN_BUFFER = "changes a buffer that it is given, which a replay would 
 
 GIVEN_BUFFER_MOVES = "is given a buffer that is changed in place later"
 
-IS_THE_ROOT = "is the model itself, called inside its own forward: nothing outside it would hold a boundary"
-IS_A_ROOT = "is one of the models, called by the loop: nothing outside it would hold a boundary"
+OUTSIDE = "nothing outside it would hold a boundary"
+IS_A_LATER_FORWARD = f"is a later forward of the model itself, called by the loop in the same step: {OUTSIDE}"
+IS_THE_ROOT = f"is the model itself, called inside its own forward: {OUTSIDE}"
+IS_A_ROOT = f"is one of the models, called by the loop: {OUTSIDE}"
 
 
 def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
@@ -60,11 +63,16 @@ def _of_call(flow: Flow, call: int, captured: set[int]) -> Iterator[str]:
     }
     yield from (reason for reason in seen.reasons if reason.startswith(DRAWS))
     yield CAPTURED if call in captured else ""  # a tensor made on a device without tape looks like this too
-    yield (IS_A_ROOT if seen.name else IS_THE_ROOT) if call and seen.name in flow.run.roots else ""
+    yield _as_a_root(seen) if call and seen.name in flow.run.roots else ""
     yield from (_of_op(flow, op) for op in ops)
     yield from seen.reasons
     yield CHANGES_GIVEN_BUFFER if flow.written(others, ops) else ""
     yield GIVEN_BUFFER_MOVES if flow.written(others, range(ops.stop, len(flow.ops))) else ""
+
+
+def _as_a_root(seen: SeenCall) -> str:
+    """Say why a further call of the model, or a call of one of several, is not replayed."""
+    return IS_A_ROOT if seen.name else IS_A_LATER_FORWARD if seen.of_loop else IS_THE_ROOT
 
 
 def _of_function(flow: Flow, function: int) -> Iterator[str]:

@@ -23,6 +23,11 @@ OTHER_CALLS = (
     "limits in the documentation say how far above it some were."
 )
 
+CHANGED = (
+    "the model changed since its last recorded step: {}. The plan is for the model as it was, so this step may "
+    "have been above the budget. The next one is recorded, and planned for."
+)
+
 UNCOVERED = (
     "a step makes more forwards than any step that could be recorded, or others, and no plan covers them. What "
     "they save waits elsewhere; what derivatives of derivatives save does not, and the budget may not hold."
@@ -116,10 +121,8 @@ def unplanned(inside: str | None, planned: bool) -> str:
 
 
 MOST_UNCOUNTED = 0.05
-"""Share of the budget that may be allocated beside a model without a warning."""
-
-LEAST_UNCOUNTED_BYTES = 16 * 2**20
-"""No warning for fewer bytes, whatever the budget: a loop's batches and metrics take as much."""
+"""Share of the budget that may be allocated beside a model without a warning. Predictions are closer than that, and a
+loop's own batches and metrics are mostly less."""
 
 
 class Said:

@@ -8,10 +8,15 @@ from .._data.terminal import say
 from ..solvers.units import format_bytes, format_like
 from .words import phrase
 
+BESIDE_OWN = "beside what the model recomputes itself"
 
-def recording(*, is_first: bool) -> None:
-    """Say that a step is recorded."""
-    say("step 1 of 3: recording" if is_first else "recording a step that no plan covers")
+
+def recording(*, is_first: bool, changed: str = "") -> None:
+    """Say that a step is recorded, and how the model has changed since the last one was; empty if it has not."""
+    again = (
+        f"recording a step, since the model changed: {changed}" if changed else "recording a step that no plan covers"
+    )
+    say("step 1 of 3: recording" if is_first else again)
 
 
 def ready(plan: Plan, goal: Goal, again: str = "") -> None:
@@ -22,15 +27,16 @@ def ready(plan: Plan, goal: Goal, again: str = "") -> None:
         goal: what the user asked for.
         again: why there is a new plan; empty for the first one.
     """
+    beside = f" {BESIDE_OWN}" if plan.own_replays else ""
     plain, peak = in_unit(plan.plain_peak_bytes, goal), in_unit(plan.peak_bytes, goal)
     if not plan.segments:
         if again:
             return
-        say(f"{asked(goal)}: fits already, the plain step peaks at {plain}; nothing is recomputed")
+        say(f"{asked(goal)}: fits already, the plain step peaks at {plain}; nothing is recomputed{beside}")
         return
     what = f"planned again ({again})" if again else "plan ready"
     cost = f", about {plan.recompute_overhead:.0%} slower" if plan.plain_seconds else ""
-    say(f"{what}: {plain} → {peak} ({asked(goal)}){cost}; recomputes {phrase(plan)}")
+    say(f"{what}: {plain} → {peak} ({asked(goal)}){cost}; recomputes {phrase(plan)}{beside}")
 
 
 def applied(plan: Plan) -> None:

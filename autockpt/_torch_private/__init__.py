@@ -31,6 +31,7 @@ from .frames import (
     graph_is_alive,
     held_elsewhere,
     here,
+    inside_checkpoint,
     is_tracing,
     keeping_backward,
     keeps_graph,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.utils.parametrize
 import torch.utils._pytree as pytree
+import torch.utils.checkpoint
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -46,6 +48,19 @@ def foreign_checkpoint_active() -> bool:
     return hooks is not None and getattr(hooks[0], "__module__", None) == _CHECKPOINT
 
 
+def inside_checkpoint() -> bool:
+    """Whether this thread runs a function inside `torch.utils.checkpoint`, reentrant or not.
+
+    The reentrant one sets no hooks: it is found by its frame, where gradients are off. O(depth of the stack).
+    """
+    if foreign_checkpoint_active():
+        return True
+    frame = None if torch.is_grad_enabled() else sys._getframe(1)
+    while frame is not None and frame.f_code is not _REENTRANT:
+        frame = frame.f_back
+    return frame is not None
+
+
 def transforms_active() -> bool:
     """Whether saved-tensors hooks are disabled, or a `torch.func` transform or forward-mode level is active."""
     return (
@@ -72,6 +87,8 @@ def runs_plain() -> bool:
 
 
 _CHECKPOINT = "torch.utils.checkpoint"
+
+_REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 
 
 any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled

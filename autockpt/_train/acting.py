@@ -177,7 +177,8 @@ class Acting:
 
         def way() -> Way:
             if decision.what == "Record":
-                return self._ways.recorded(begins.forward, begins.end, is_first=begins.is_first)
+                changed = self._plans.history.changed(begins.forward.model)
+                return self._ways.recorded(begins.forward, begins.end, is_first=begins.is_first, changed=changed)
             return (self._ways.timed if decision.what == "Time" else self._ways.spilled)(begins.forward)
 
         self._ways.goes_on = self._agreement.waits

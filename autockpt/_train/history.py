@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from torch import nn
+
 from .._batches.batch import Batch, Kind
 from .._batches.headroom import roomy
+from .._calls.anatomy import anatomy, changed
 from .._optimizer.memory import OptimizerMemory
 from .known import Known, Ready, covering
 
@@ -62,6 +65,10 @@ class History:
     def timed(self) -> bool:
         """Whether a step was timed."""
         return self.slower is not None
+
+    def changed(self, model: nn.Module) -> str:
+        """Say how the model has changed since the newest recorded step; empty if it has not, or there is none."""
+        return changed(self.known[0].anatomy, anatomy(model)) if self.known else ""
 
     @property
     def late(self) -> bool:

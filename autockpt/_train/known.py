@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .._batches.batch import Batch, Kind
+from .._calls.anatomy import Anatomy
 from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
 from .._data.profile import Profile
@@ -22,6 +23,7 @@ class Known:
 
     Attributes:
         kind: the kind.
+        anatomy: which modules the model had in it.
         nodes: how many autograd nodes its forwards made.
         backwards: how many backward passes it had.
         keeping: how many of those kept their graph.
@@ -34,6 +36,7 @@ class Known:
     """
 
     kind: Kind
+    anatomy: Anatomy
     nodes: int = 0
     backwards: int = 1
     keeping: int = 0
@@ -53,6 +56,7 @@ class Known:
         """
         return cls(
             kind=kind,
+            anatomy=recorded.anatomy,
             nodes=nodes,
             backwards=recorded.backwards,
             keeping=keeping,

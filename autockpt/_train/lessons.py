@@ -11,6 +11,7 @@ from .._data.goal import Goal
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
+from .._record.own_replays import own_replays
 from .._record.recorded import Recorded
 from .._tell import said
 from .._tell.said import Said
@@ -159,7 +160,8 @@ class Lessons:
         unplanned, self._unplanned = self._unplanned, False
         if step.backward:
             other = self._surprises.other_calls(step.kind, step.graphs.nodes.made, unplanned=unplanned)
-            self._said.once(said.OTHER_CALLS, where=other)
+            changed = self._plans.history.changed(step.model) if other and step.model is not None else ""
+            self._said.once(said.CHANGED.format(changed) if changed else said.OTHER_CALLS, where=other)
 
     def _count_backwards(self, step: StepUnderWay, ready: Ready) -> None:
         """Compare a step's backward passes with those that its plan counts on."""
@@ -186,8 +188,10 @@ class Lessons:
         if not recorded.speaks:
             refuse_collectives(recorded.operators)
         _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.uncounted())
-        least_bytes = max(said.MOST_UNCOUNTED * (self._budget_bytes or math.inf), said.LEAST_UNCOUNTED_BYTES)
+        least_bytes = said.MOST_UNCOUNTED * (self._budget_bytes or math.inf)
         uncounted_bytes = recorded.uncounted_bytes or 0
+        if (model := step.model) is not None and (own := own_replays(model, recorded.run.regions)):
+            self._said.once(own)
         self._said.once(
             said.UNCOUNTED.format(in_unit(uncounted_bytes, self._goal)), where=uncounted_bytes > least_bytes
         )

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from .._batches.batch import Forward, Kind, gradient_bytes
 from .._batches.headroom import enlarged, grown
+from .._calls.anatomy import anatomy
 from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
 from .._data.profile import Profile
@@ -72,7 +73,7 @@ class Plans:
         except Exception as error:  # whatever it is, the other ranks must not wait for this one
             self._agreement.begins(model, able=False, failed=error, meanwhile="ran a step on the given batch")
             raise
-        known = Known(kind=kind, profile=profile)
+        known = Known(kind=kind, anatomy=anatomy(model), profile=profile)
         memory = OptimizerMemory(
             state_bytes=profile.static.optimizer_bytes,
             step_bytes=profile.optimizer_step_bytes,

@@ -138,13 +138,14 @@ class Ways:
         self.stashes.hold(begins.device, stash)
         return TimedWay(self._kept_on(TimedStep(begins.model, begins.device, begins.arguments, stash)))
 
-    def recorded(self, begins: Forward, end: Callable[[], None], *, is_first: bool) -> Way:
+    def recorded(self, begins: Forward, end: Callable[[], None], *, is_first: bool, changed: str) -> Way:
         """Return a way that records the step, or only spills it if it cannot be recorded now.
 
         Args:
             begins: the step's first forward.
             end: a method that ends the recording when somebody else starts to record.
             is_first: whether this is the first step of its loop.
+            changed: how the model has changed since the last recorded step; empty if it has not.
 
         Raises:
             NotApplicable: no step of this model can be recorded here, now or later.
@@ -165,7 +166,7 @@ class Ways:
             way: Way = SpilledWay(self._kept_on(spilled))
         else:
             private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(end), weakref.ref(self.stashes)))
-            spoken.recording(is_first=is_first)
+            spoken.recording(is_first=is_first, changed=changed)
             way = RecordedWay(self._kept_on(step))
         self.stashes.hold(begins.device, stash)  # not before: ending another recording releases what is held
         return way

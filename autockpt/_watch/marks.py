@@ -100,6 +100,7 @@ class SeenCall:
         class_name: class of the module.
         occurrence: which call of that module, from 0.
         parent: the call that made it, -1 for the root.
+        of_loop: whether the user's loop called it, not a forward that was running.
         stop: one past the last call inside it.
         shapes: a text of its class and of the shapes and dtypes of its arguments and own parameters; equal for calls
             that are alike.
@@ -121,6 +122,7 @@ class SeenCall:
     class_name: str
     occurrence: int
     parent: int
+    of_loop: bool = False
     stop: int = 0
     shapes: str = ""
     ways: tuple[tuple[Sources, ...], ...] = ()
@@ -134,6 +136,18 @@ class SeenCall:
     found: tuple[Found, ...] = ()
     traces: str = ""
     gathers: tuple[int, int, int] = (0, 0, 0)
+
+
+class Region(NamedTuple):
+    """What the model runs inside `torch.utils.checkpoint`, and again in backward.
+
+    Attributes:
+        caller: name of the module in whose forward that is called.
+        inside: name of a module that runs inside; of the caller where only functions do.
+    """
+
+    caller: str
+    inside: str
 
 
 class SeenWhole(NamedTuple):
@@ -229,6 +243,7 @@ class SeenStep:
         ops: the operators that ran in forward, in order.
         saves: the tensors that autograd saved, in order.
         holders: what else holds tensors after forward (a custom function's ctx), in words for the user.
+        regions: what the model runs inside `torch.utils.checkpoint` by itself, in order.
         whole: which units were gathered as backward read, each time that it had changed.
         events: the events of the tape, once it is closed.
         reached: which of the step's leaves get a gradient.
@@ -246,6 +261,7 @@ class SeenStep:
     ops: list[SeenOp] = field(default_factory=list)
     saves: list[SeenSave] = field(default_factory=list)
     holders: list[str] = field(default_factory=list)
+    regions: dict[Region, None] = field(default_factory=dict)
     whole: list[SeenWhole] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     reached: frozenset[int] = frozenset()

@@ -22,7 +22,19 @@ from .._stash.spilled_step import Pack, Unpack
 from .attributes import mark_attributes
 from .checks import Checks
 from .gathered import Gathered
-from .marks import Mark, MarkKind, SavedParts, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
+from .marks import (
+    Mark,
+    MarkKind,
+    Region,
+    SavedParts,
+    SavedSlot,
+    SeenCall,
+    SeenFunction,
+    SeenOp,
+    SeenSave,
+    Sources,
+    run_of,
+)
 from .on_ctx import kept_on_ctx
 from .passes import BackwardPasses
 from .returned import Returned
@@ -157,6 +169,7 @@ class Observer:
             self._elsewhere = self._elsewhere or torch.is_grad_enabled()  # without gradients nothing is saved
             return run()
         occurrence = numbered(self._counts, (-1, name))
+        self._look_for_region(name)
         if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but not recorded
             return run()
         if name and not self.run.calls:
@@ -165,7 +178,8 @@ class Observer:
         index = len(self.run.calls)
         again = bool(self.run.calls) and not self._open
         parent = self._open[-1] if self._open else -1
-        call = SeenCall(name, type(module).__name__, occurrence, 0 if again else parent)
+        of_loop = again or parent < 0
+        call = SeenCall(name, type(module).__name__, occurrence, 0 if again else parent, of_loop)
         self.run.calls.append(call)
         self._open.append(index)
         check = self._errors.own(self._call_begins, index, module, arguments)
@@ -176,7 +190,7 @@ class Observer:
             self.mark("exit", index, self._clock.stamp())
             raise
         else:
-            self._errors.own(self._call_ends, index, output, check, parent < 0 or again)
+            self._errors.own(self._call_ends, index, output, check)
             return output
         finally:
             self._open.pop()
@@ -184,6 +198,12 @@ class Observer:
             if again:
                 self.run.calls[0].stop = len(self.run.calls)
                 self.mark("exit", 0, self._clock.stamp())
+
+    def _look_for_region(self, inside: str | None = None) -> None:
+        """Note what runs inside a `torch.utils.checkpoint` of the model's own: a module, or functions if it is None."""
+        around = self.run.calls[self._open[-1]] if self._open else None
+        if around is not None and not around.checkpointed and private.inside_checkpoint():
+            self.run.regions[Region(around.name, around.name if inside is None else inside)] = None
 
     def _call_begins(self, index: int, module: torch.nn.Module, arguments: object) -> Callable[[object], None]:
         """Mark that a call begins; return its check, to be called with its output just before the call ends."""
@@ -196,13 +216,13 @@ class Observer:
             self.mark("enter", index, stamp, keys)
         return check
 
-    def _call_ends(self, index: int, output: object, check: Callable[[object], None] | None, of_loop: bool) -> None:
+    def _call_ends(self, index: int, output: object, check: Callable[[object], None] | None) -> None:
         """Mark that a call has returned. If the loop called it, tensors held by ctx objects of its graph are marked."""
         with self._own_work() as stamp:
             keys = self._returned.by(Sources(calls=(index,)), output)
             assert check is not None  # else an error waits, and no work of ours is done any more
             check(output)
-            for name, held in kept_on_ctx(output) if of_loop else ():
+            for name, held in kept_on_ctx(output) if self.run.calls[index].of_loop else ():
                 self.run.holders.append(f"on the ctx of {name}")
                 self.mark("held", len(self.run.holders) - 1, keys=self.keys(private.parts(held)))
             self.mark("exit", index, stamp, keys)
@@ -215,6 +235,7 @@ class Observer:
         function = SeenFunction(name, numbered(self._counts, (call, name)), call)
         self.run.functions.append(function)
         with self._own_work() as stamp:
+            self._look_for_region()
             function.ways, keys = self._returned.given(arguments)
             check = self._checks.of_function(function, arguments)
             self.mark("begin", index, stamp, keys)

@@ -115,10 +115,22 @@ def test_outputs_that_the_caller_holds_are_still_told_of() -> None:
 def test_calls_that_were_refused_are_named_where_they_stand_at_the_peak() -> None:
     cache = torch.zeros(ROWS, 4 * WIDTH)
     error = refusal(lambda: caches_in_place(cache), plainly)
-    ((which, size), *_) = error.parts.refused
+    ((which, size), *_) = error.parts.kept
     assert size >= (BLOCKS - 1) * HIDDEN_BYTES
     assert "changed in place" in which or "changes" in which or "reads a tensor" in which
-    assert "Calls that cannot run again keep" in str(error) and "0, 1 and 4 more" in str(error)
+    assert "Kept are " in str(error) and "0, 1 and 4 more" in which and which in str(error)
+
+
+def test_kept_calls_that_could_run_again_have_a_reason_too() -> None:
+    """It was said that activations of kept calls stand there, and neither of which calls nor why."""
+    model, x = nn.Sequential(*(block(plain) for _ in range(BLOCKS))), torch.randn(ROWS, WIDTH)
+    profile = autockpt.profile(model, x, loss=lambda out: out.square().mean())
+    with pytest.raises(autockpt.Infeasible) as caught:
+        autockpt.solve(profile, "1MB", keep="*")
+    kept = caught.value.parts.kept
+    assert sum(size for _, size in kept) == caught.value.parts.activation_bytes > 0
+    assert kept[0][0].endswith("and 10 more (no lower plan was found that recomputes that too)")
+    assert f" of {kept[0][0]}" in str(caught.value)
 
 
 def test_nothing_is_named_that_is_not_there() -> None:

@@ -273,9 +273,13 @@ def test_a_graph_that_outlives_a_backward(loop: Callable[[Run], None], budget: f
 
 
 def test_several_critics_for_one_maker() -> None:
-    """No backward comes to the graphs of all makers but the last, so the first recordings are refused, as they were."""
+    """No backward comes to the graphs of all makers but the last, so the first recordings are refused, as they were.
+
+    As a step is recorded the loop still holds such a graph from before, which is said where no other thread runs.
+    """
     found = held(pair, several_critics, optimizer=Several, budget=0.75, planned_by=12)
-    assert found.said.count("\n") == 0 and "had no backward" in found.said
+    dropped, *others = found.said.splitlines()
+    assert "had no backward" in dropped and all("stand beside the model" in each for each in others)
 
 
 def test_two_graphs_that_outlive_two_backwards() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
 import torch
@@ -122,13 +123,13 @@ class Run:
                     self.noted[f"{name}.{key}"] = repr(value)
 
 
-def train(run: Run, batches: list[Tensor]) -> None:
+def train(run: Run, batches: Sequence[Tensor]) -> None:
     """Train as most loops do."""
     for batch in batches:
         run.step(lambda batch=batch: one(run, batch), batch)  # type: ignore[misc]
 
 
-def train_on(run: Run, batches: list[Tensor], loss_on: Callable[[Tensor], Tensor]) -> None:
+def train_on(run: Run, batches: Sequence[Tensor], loss_on: Callable[[Tensor], Tensor]) -> None:
     """Train as most loops do, by a loss of one's own."""
     for batch in batches:
 
@@ -149,9 +150,30 @@ def one(run: Run, batch: Tensor) -> Tensor:
     return loss
 
 
-def steps(count: int = 8, rows: int = 512) -> list[Tensor]:
-    """Batches, the same each time."""
-    return [torch.randn(rows, 32, generator=torch.Generator().manual_seed(100 + i)) for i in range(count)]
+class Batches(Sequence[Tensor]):
+    """Batches, the same each time. Each is made as it is asked for: a list of them would stand beside the model."""
+
+    def __init__(self, numbers: range, rows: int) -> None:
+        self._numbers, self._rows = numbers, rows
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Batches: ...
+
+    def __getitem__(self, at: int | slice) -> Tensor | Batches:
+        if isinstance(at, slice):
+            return Batches(self._numbers[at], self._rows)
+        return torch.randn(self._rows, 32, generator=torch.Generator().manual_seed(100 + self._numbers[at]))
+
+
+def steps(count: int = 8, rows: int = 512) -> Batches:
+    """Return so many batches."""
+    return Batches(range(count), rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +216,7 @@ def held(
         What was found, for more to be asserted.
     """
     plain = _run(build, loop, optimizer, None)
+    plain.model, plain.optimizer = nn.Identity(), adamw(nn.Linear(1, 1))  # else they stand beside the other run
     base, peak = max(plain.static_bytes), max(plain.peak_bytes)
     budget_bytes = base + round(budget * (peak - base))
     with listening() as said:

@@ -231,6 +231,17 @@ def test_plans_of_a_model_that_calls_itself_can_be_applied() -> None:
     model(x).sum().backward()
 
 
+def test_a_later_forward_of_a_loop_is_called_so() -> None:
+    """It was said to be called inside the model's own forward."""
+    model, batch = Told(lambda own, x: torch.tanh(own.leaf(x)), leaf=nn.Linear(WIDTH, WIDTH)), torch.randn(64, WIDTH)
+    autockpt.apply(model, "min")
+    for _ in range(5):
+        (model(batch).square().mean() + model(batch * 0.5).square().mean()).backward()
+    plan: Any = autockpt.plan_of(model)
+    (reason,) = (refusal.reason for refusal in plan.refused if refusal.call == "#1")
+    assert "a later forward of the model itself, called by the loop in the same step" in reason
+
+
 def switches_hooks_off(own: Told, x: Tensor) -> Any:
     """Wants no hooks on what it saves."""
     with torch.autograd.graph.disable_saved_tensors_hooks("not here"):

@@ -23,7 +23,7 @@ def ready(unfit: str = "") -> Ready:
     return Ready(kind=kind(8), profile=cast("Any", None), plan=Plan(segments=()), unfit=unfit)
 
 
-KNOWN, PLAN, LOWEST = Known(kind=kind(8)), ready(), ready("9 MB at least")
+KNOWN, PLAN, LOWEST = Known(kind=kind(8), anatomy={}), ready(), ready("9 MB at least")
 NOTHING = History()
 RECORDED = History(known=(KNOWN,))
 TIMED = History(known=(KNOWN,), slower=1.0)
@@ -54,8 +54,13 @@ MEASURED, STEPPED = {"surprise": "measured 10 MB"}, {"surprise": "AdamW took its
         (History(slower=1.0, ready=(LOWEST,)), 8, MEASURED, Decision("Replan", "measured 10 MB")),
         (History(slower=1.0, ready=(LOWEST, PLAN), current=PLAN), 8, {}, Decision("Keep", ready=PLAN)),
         (PLANNED.without_plans(), 8, {}, Decision("Replan", "a step of its kind was recorded")),
-        (TIMED.learning(Known(kind=kind(12))), 15, {}, Decision("Replan", "a step of its kind was recorded")),
-        (TIMED.learning(Known(kind=kind(12))), 16, {}, Decision("Record")),  # more than the headroom
+        (
+            TIMED.learning(Known(kind=kind(12), anatomy={})),
+            15,
+            {},
+            Decision("Replan", "a step of its kind was recorded"),
+        ),
+        (TIMED.learning(Known(kind=kind(12), anatomy={})), 16, {}, Decision("Record")),  # more than the headroom
     ],
 )
 def test_the_table(history: History, rows: int, seen: dict[str, Any], decision: Decision) -> None:

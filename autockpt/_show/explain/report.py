@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..._data.keys import label
+from ..._tell.spoken import BESIDE_OWN
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Page, counted
 
@@ -20,7 +21,7 @@ SO_FAR, UNMEASURED = "so far, by the device's allocator", "this device's allocat
 def report_page(found: Report) -> Page:
     """Lay out what was asked, predicted and measured, in about ten lines."""
     title = f"{found.model}: {found.asked or 'a plan was applied'}"
-    return Page(title=title, figures=list(_figures(found)), blocks=[f"Recomputed: {found.recomputes}", *_plans(found)])
+    return Page(title=title, figures=list(_figures(found)), blocks=[*_recomputed(found), *_plans(found)])
 
 
 def _figures(found: Report) -> Iterator[tuple[str, str, str]]:
@@ -42,6 +43,12 @@ def _figures(found: Report) -> Iterator[tuple[str, str, str]]:
     yield "measured step", seconds, f"of your loop, the median; {counted(found.steps, 'step')} ran under a plan"
     faults = f"kept since a replay differed: {_named(found)}" if found.refused else "each segment, at its first replay"
     yield "checks", f"{len(found.refused)} failed" if found.refused else "passed" if found.steps else "-", faults
+
+
+def _recomputed(found: Report) -> Iterator[str]:
+    own = found.plan.own_replays if found.plan is not None else None
+    yield f"Recomputed: {found.recomputes}{f' {BESIDE_OWN}' if own else ''}"
+    yield from filter(None, [own])
 
 
 def _named(found: Report) -> str:
