@@ -31,7 +31,6 @@ from .._torch_private import foreign_checkpoint_active, transforms_active
 from .acting import Acting, Beginning
 from .agreement import Agreement
 from .decision import Situation, decide
-from .evaluations import Evaluations
 from .known import LoopState, Ready
 from .lessons import Lessons
 from .plans import Plans
@@ -67,7 +66,6 @@ class Governor:
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
         self._acting = Acting(self._plans, self._ways, self._optimizers, self._said, self._agreement)
         self._lessons = Lessons(request.goal, self._plans, self._surprises, self._optimizers, self._said)
-        self._evaluations = Evaluations()
         self._together, self.company, self.what = together, Company(), "a model"
         self._step: StepUnderWay | None = None
 
@@ -127,7 +125,8 @@ class Governor:
         if is_watched_elsewhere(step) or self._acting.pipeline.asks_for_shapes(roots(model).values(), root):
             return self._ways.spilled(begins).forward(begins)
         batch = begins.batch(numbers=self._plans.history.numbers)
-        if evaluates and not self._evaluations.trains(batch, step):
+        if self._lessons.evaluations.apart(batch, step, evaluates=evaluates):
+            self._said.once(said.ALONE, where=not (evaluates or self._plans.history.known))
             return self._evaluate(begins, batch)
         self.company.comes(name)
         if step is None or not step.goes_on():
@@ -164,9 +163,10 @@ class Governor:
                 self._drop()
 
     def make_way(self) -> None:
-        """Give way to another recording or measurement. Also drop a step that so far is only an evaluation."""
+        """Give way to another recording or measurement. Also end a step to which no backward can come."""
         self.give_way()
-        if (step := self._step) is not None and step.is_here() and step.is_evaluation and not step.running:
+        if (step := self._step) is not None and step.is_here() and not step.running and step.leads_nowhere():
+            self._end((), cut=True)
             self._drop()
 
     def resume(self, model: nn.Module) -> None:
@@ -217,11 +217,11 @@ class Governor:
         return outputs
 
     def _evaluate(self, begins: Forward, batch: Batch) -> Any:
-        """Run a forward in eval mode that, by all that is known, belongs to no step."""
+        """Run a forward that, by all that is known, belongs to no step."""
         self.make_way()
         self.pause(begins.name, begins.arguments)
         outputs = self._installed.forward(begins)
-        self._evaluations.watch(outputs, batch, self._unseen.close)
+        self._lessons.evaluations.watch(outputs, batch, self._unseen.close)
         return outputs
 
     def _begin(self, begins: Forward, batch: Batch) -> StepUnderWay | None:
@@ -235,9 +235,9 @@ class Governor:
         held_bytes = gradient_bytes(model)
         made_before = ended.made if ended is not None else ()
         plans.history = history = plans.history.following(batch, held_bytes, made_before)
-        unknown = self._surprises.begins()
-        surprise = self._lessons.surprise(begins, ended, self._installed, held_bytes)  # may change `plans.history`
-        situation = Situation(batch=batch, gradient_bytes=held_bytes, unknown=unknown, surprise=surprise)
+        unknown, endless = self._surprises.begins(), self._surprises.endless
+        why = self._lessons.surprise(begins, ended, self._installed, held_bytes)  # may change `plans.history`
+        situation = Situation(batch=batch, gradient_bytes=held_bytes, unknown=unknown, endless=endless, surprise=why)
         beginning = Beginning(begins, self._installed, held_bytes, self.make_way, is_first=ended is None)
         decision, way = self._acting.on(decide(history, situation), beginning)
         self._step = StepUnderWay(decision, way, model, held_bytes, made_before)
