@@ -63,6 +63,11 @@ ALONE = (
     "autockpt.apply([one, other], budget)."
 )
 
+COPIED = (
+    "a deep copy of {} was made: once it trains, it is held to the same budget by itself, and warnings that were given "
+    "are not repeated for it. autockpt.remove(copy) makes it a plain model."
+)
+
 REPLACED = (
     "the forward of a model that is held to a budget was replaced after apply, by one that does not call it (as TRL's "
     "trainers do), and a step ran without a plan. From now on the one that replaced it is planned. Apply after "
@@ -144,9 +149,9 @@ class Said:
     def __init__(self) -> None:
         self._said: set[str] = set()
 
-    def once(self, *texts: str, where: bool = True) -> None:
-        """Give each warning that was not given before; none unless `where`."""
+    def once(self, *texts: str, where: bool = True, level: int = logging.WARNING) -> None:
+        """Give each warning that was not given before, or say it at another level; none unless `where`."""
         for text in texts:
             if where and text not in self._said:
                 self._said.add(text)
-                _log.warning("%s", text)
+                _log.log(level, "%s", text)

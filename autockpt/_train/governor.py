@@ -8,7 +8,7 @@ step 3     planned as it begins; later steps run under a plan too, or are record
 from __future__ import annotations
 
 import copy
-import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -44,12 +44,13 @@ from .ways import Ways
 class Governor:
     """Holds a model to a budget, step by step.
 
-    It keeps the model alive only while a step is under way. A copy or pickle of the model has a governor of its own: it
-    records and plans anew, for the same budget.
+    It keeps the model alive only while a step is under way. A deep copy of the model has a governor of its own: it
+    records and plans anew, for the same budget. Until then the plan that was on the model stays on the copy.
 
     Args:
         request: what the user asked for.
         together: the models, if the budget is for several. A copy of one of them runs without a plan.
+        said: gives each warning once; shared with the model that this one is a copy of.
 
     Attributes:
         company: which models it has seen.
@@ -58,8 +59,8 @@ class Governor:
 
     _installed: Installed
 
-    def __init__(self, request: Request, together: Together | None = None) -> None:
-        self._request, self._surprises, self._said = request, Surprises(), Said()
+    def __init__(self, request: Request, together: Together | None = None, said: Said | None = None) -> None:
+        self._request, self._surprises, self._said = request, Surprises(), said or Said()
         self._ways = Ways(self._said, summed=request.offload is not None and request.offload.is_shard)
         self._agreement = Agreement(request)
         self._plans = Plans(request, self._ways.stashes, self._agreement)
@@ -79,11 +80,14 @@ class Governor:
         self._handle, self._installed = handle, Installation(handle)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
-        return _restored(self._request.copied(), copy.deepcopy(self.handle, memo), self._together is not None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        request = dataclasses.replace(self._request.copied(), loss=None)  # a lambda cannot be pickled
-        return _restored, (request, self.handle, self._together is not None)
+        copied = Governor(self._request.copied(), said=self._said)
+        copied.handle = copy.deepcopy(self.handle, memo)
+        if self._together is None:
+            self._said.once(said.COPIED.format(self.what), level=logging.INFO)
+        else:  # the others may not be copied, or may not train with it
+            copied._installed.empty()
+            copied._acting.rest()
+        return copied
 
     def prepare(self, model: nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
@@ -284,16 +288,3 @@ class Governor:
         if step is not None:
             step.way.drop()
         self._ways.stashes.let_go()
-
-
-def _restored(request: Request, handle: Handle, one_of_several: bool = False) -> Governor:
-    """Make the governor of a copy or a pickle: the plan on the model stays until a step needs another.
-
-    A copy of one of several models runs without a plan: the others may not be copied, or may not train with it.
-    """
-    governor = Governor(request)
-    governor.handle = handle
-    if one_of_several:
-        governor._installed.empty()
-        governor._acting.rest()
-    return governor
