@@ -26,6 +26,16 @@ BY_DEFAULT = {"solver": "auto", "seconds": 3.0}
 BUDGET = "8GiB, 8GB, or a number of bytes; min for the lowest peak that can be reached."
 
 
+class FilePath(click.Path):
+    """A path that a file can have: click's own fails on a null character with an error of Python's."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or refuse it in one line."""
+        if "\0" in str(value):
+            self.fail(f"{value!r} can be no path of a file: it has a null character in it", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _writable(*endings: str) -> dict[str, Any]:
     """Return the settings of an option that names a file to write. Whether it can be written is tried before the work.
 
@@ -47,7 +57,7 @@ def _writable(*endings: str) -> dict[str, Any]:
             raise click.BadParameter(f"{value!r} cannot be written: {error.strerror}", ctx, param) from error
         return value
 
-    return {"type": click.Path(dir_okay=False, writable=True), "callback": check}
+    return {"type": FilePath(dir_okay=False, writable=True), "callback": check}
 
 
 def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -56,7 +66,7 @@ def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str)
     return [*found, CompletionItem(incomplete, type="file")]
 
 
-target = click.argument("target", type=click.Path(), metavar="TARGET")
+target = click.argument("target", type=FilePath(), metavar="TARGET")
 source = click.argument("source", metavar="SOURCE", shell_complete=complete_source)
 keep = click.option(
     "--keep",

@@ -37,10 +37,11 @@ def load(source: str, *kinds: type[D], how: HowRecorded = UNASKED) -> D:
         return cast("D", record(source, how))
     if source == "-" and sys.stdin is None:
         raise Misuse("cannot read -: standard input is closed")
+    name = "<stdin>" if source == "-" else source
     try:
-        data = sys.stdin.buffer.read() if source == "-" else shipped.read(source)
+        data = files.read_from(sys.stdin.buffer, name) if source == "-" else shipped.read(source)
     except UnknownProfile:  # it is an OSError as well
         raise
     except OSError as error:
         raise Misuse(f"cannot read {source}: {error.strerror}") from error
-    return files.decode(data, *kinds, source="<stdin>" if source == "-" else source)
+    return files.decode(data, *kinds, source=name)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from .._data.errors import MissingExtra, ProfilingError
+from .._data.files import MAXIMUM_BYTES
 from ..solvers.errors import AutockptError
 from .screen import progress
 from .verb import Misuse
@@ -136,7 +137,9 @@ def _module(where: str) -> ModuleType:
         return importlib.import_module(where)
     path = Path(where)
     if not path.is_file():
-        raise Misuse(f"cannot import {path}: no such file")
+        raise Misuse(f"cannot import {path}: {'it is no regular file' if path.exists() else 'no such file'}")
+    if path.stat().st_size > MAXIMUM_BYTES:
+        raise Misuse(f"cannot import {path}: it has {path.stat().st_size:,} bytes, and no programme is as long")
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None  # a path that ends in .py has a loader

@@ -21,7 +21,10 @@ from .verb import Result, verb
 )
 @options.target
 @click.option(
-    "--plan", "plan_file", type=click.Path(), help="The plan to check: a file of `autockpt solve`, or - for stdin."
+    "--plan",
+    "plan_file",
+    type=options.FilePath(),
+    help="The plan to check: a file of `autockpt solve`, or - for stdin.",
 )
 @click.option("--budget", help="Check the plan that is chosen for this budget: 8GiB, 80%, min, or a number of bytes.")
 @options.overhead

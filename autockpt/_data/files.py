@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import stat
 import zlib
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -19,9 +20,8 @@ S = TypeVar("S", bound="Stored")
 
 GZIP_MAGIC = b"\x1f\x8b"
 
-MAXIMUM_UNPACKED_BYTES = 256 * 2**20
-"""A profile of a thousand layers takes a tenth of that; a small file that unpacks to more is a mistake or a trap."""
-
+MAXIMUM_BYTES = 256 * 2**20
+"""A profile of a thousand layers takes a tenth of that; what is larger, packed or not, is a mistake or a trap."""
 
 MOST_SAID = 300
 """Letters of what a decoder says: it quotes names of any length."""
@@ -31,9 +31,14 @@ class Stored(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Base without fields of documents that are kept in files, each with its schema as the struct's tag."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to `path` as JSON, whole or not at all, packed by gzip where the path ends in ``.gz``."""
+        """Write it to `path` as JSON, whole or not at all, packed by gzip where the path ends in ``.gz``.
+
+        Raises:
+            InvalidFile: there can be no such path.
+            OSError: it cannot be written.
+        """
         data = encode(self)
-        target = Path(path)
+        target = _possible(path)
         if target.exists() and not target.is_file():  # a device takes it as it goes
             target.write_bytes(data)
             return
@@ -51,10 +56,63 @@ class Stored(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Read one that `save` wrote.
 
         Raises:
-            InvalidFile: the file is truncated, of another schema, or contradicts itself.
+            InvalidFile: the file is truncated, of another schema, or contradicts itself; or it is too large, no regular
+                file, or `path` can be none.
             OSError: it cannot be read.
         """
-        return decode(Path(path).read_bytes(), cls, source=str(path))
+        return decode(read(path), cls, source=str(path))
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """Return what is in the regular file at `path`. No more than `MAXIMUM_BYTES` is ever read.
+
+    Raises:
+        InvalidFile: it is too large, or no regular file, which might block or never end; or `path` can be none.
+        OSError: it cannot be read.
+    """
+    source = str(path)
+    found = _possible(path).stat()
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # to open a directory is an error of its own
+        raise InvalidFile(
+            f"{source} is no regular file but {_kind(found.st_mode)}, which might block or never end, and is not read. "
+            "Copy what comes from it to a file and give that; the command line reads a pipe where - is given."
+        )
+    if stat.S_ISREG(found.st_mode) and found.st_size > MAXIMUM_BYTES:
+        raise too_large(source, f"has {found.st_size:,} bytes")
+    with Path(path).open("rb") as file:
+        return read_from(file, source)
+
+
+def read_from(file: IO[bytes], source: str) -> bytes:
+    """Return what is left in an open file.
+
+    Raises:
+        InvalidFile: it is more than `MAXIMUM_BYTES`; no more is read.
+    """
+    data = file.read(MAXIMUM_BYTES + 1)
+    if len(data) > MAXIMUM_BYTES:
+        raise too_large(source, f"has more than {MAXIMUM_BYTES:,} bytes")
+    return data
+
+
+def too_large(source: str, found: str) -> InvalidFile:
+    """Return the error for a file of which was `found` how large it is, in words."""
+    return InvalidFile(
+        f"{source} {found}. At most {MAXIMUM_BYTES:,} are read, ten times what a step of a thousand layers takes. Give "
+        "the file that `save` wrote."
+    )
+
+
+def _possible(path: str | os.PathLike[str]) -> Path:
+    """Return the path, or refuse one that no file can have: with a null character in it."""
+    if "\0" in os.fspath(path):
+        raise InvalidFile(f"{shown(os.fspath(path))} can be no path of a file: it has a null character in it.")
+    return Path(path)
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket", stat.S_ISCHR: "a device", stat.S_ISBLK: "a device"}
+    return next((name for is_kind, name in kinds.items() if is_kind(mode)), "something else")
 
 
 def schema_of(kind: type[Stored]) -> str:
@@ -113,14 +171,11 @@ def _unpacked(data: bytes, source: str) -> bytes:
         return data
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            unpacked = file.read(MAXIMUM_UNPACKED_BYTES + 1)
+            unpacked = file.read(MAXIMUM_BYTES + 1)
     except (EOFError, OSError, zlib.error) as error:
         raise InvalidFile(f"{source} is packed by gzip and damaged: {error}") from None
-    if len(unpacked) > MAXIMUM_UNPACKED_BYTES:
-        raise InvalidFile(
-            f"{source} unpacks to more than {MAXIMUM_UNPACKED_BYTES:,} bytes, far more than a recorded step takes. "
-            "If it is one all the same, unpack it with gunzip and give the unpacked file."
-        )
+    if len(unpacked) > MAXIMUM_BYTES:
+        raise too_large(source, f"unpacks to more than {MAXIMUM_BYTES:,} bytes")
     return unpacked
 
 

@@ -7,6 +7,7 @@ import os
 from importlib import resources
 from pathlib import Path
 
+from . import files
 from .errors import UnknownProfile
 
 SUFFIX = ".json.gz"
@@ -14,8 +15,8 @@ SUFFIX = ".json.gz"
 
 def names() -> list[str]:
     """Return the names of all recorded profiles, sorted."""
-    files = (file.name for file in resources.files("autockpt.profiles").iterdir())
-    return sorted(name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX))
+    found = (file.name for file in resources.files("autockpt.profiles").iterdir())
+    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX))
 
 
 def is_name(path: str | os.PathLike[str]) -> bool:
@@ -29,10 +30,10 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
     Raises:
         UnknownProfile: it could only be a name, and no recorded profile is called so.
-        OSError: the file cannot be read.
+        InvalidFile, OSError: as for `files.read`.
     """
     if not is_name(path):
-        return Path(path).read_bytes()
+        return files.read(path)
     name, known = os.fspath(path), names()
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, cutoff=0.4)

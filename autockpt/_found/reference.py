@@ -16,7 +16,7 @@ from torch import nn
 
 
 class Reference:
-    """A weak reference to a module. Its copies and pickles refer to the copy of the module.
+    """A weak reference to a module. Its deep copies refer to the copy of the module.
 
     Attributes:
         to: returns the module; None if it is gone.
@@ -28,6 +28,3 @@ class Reference:
     def __deepcopy__(self, memo: dict[int, Any]) -> Reference:
         module = self.to()
         return self if module is None else Reference(copy.deepcopy(module, memo))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Reference, (self.to(),)

@@ -95,7 +95,7 @@ class Table:
 
 
 class Handle:
-    """What the patched forwards of a model share from `apply` to `remove`. Copies and pickles of the model include it.
+    """What the patched forwards of a model share from `apply` to `remove`. A deep copy of the model has one of its own.
 
     Attributes:
         table: what they do now. A new plan is a new table.

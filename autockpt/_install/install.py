@@ -1,8 +1,9 @@
 """Putting a plan on a model, or on several that train together, and taking it off again.
 
 Only `forward` in the `__dict__` of some modules changes: of the roots, of the segments' parents, members and units.
-Names, state_dict, isinstance, deepcopy and pickle stay as they were. A patched forward knows its module, the module's
-name, and the handle that all of them share. Another plan is another table in the handle.
+Names, state_dict, isinstance and pickles stay as they were; a deep copy has the plan too (`copying.py`). A patched
+forward knows its module, the module's name, and the handle that all of them share. Another plan is another table in
+the handle.
 
 Where a governor holds the model to a budget, the root's forward asks it for the plan as each step begins.
 """

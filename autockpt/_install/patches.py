@@ -18,6 +18,7 @@ from .._found.reference import Reference
 from .._frames.routing import patched_forward
 from .._frames.table import Handle, Table
 from ..solvers.units import listed
+from . import copying
 from .governed import Governs, governed_forward
 
 
@@ -100,6 +101,17 @@ def patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> No
     with contextlib.suppress(ValueError, TypeError):  # some callables have no signature
         patch.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
     module.__dict__["forward"] = patch
+    copying.put(module, _without_patch)
+
+
+def _without_patch(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return a module's attributes with the forward that was its own in the place of a patch, or without one."""
+    known = known_to(attributes.get("forward"))
+    if known is None:
+        return attributes
+    if known[1].patched.get(known[0]):
+        return {**attributes, "forward": own_forward(attributes["forward"])}
+    return {name: value for name, value in attributes.items() if name != "forward"}
 
 
 def patch_root(module: nn.Module, name: str, handle: Handle, governor: Governs | None) -> None:
@@ -189,12 +201,14 @@ def unpatch(parts: Iterable[tuple[str, nn.Module]], handle: Handle) -> None:
         if patched(module) is not None:
             _unpatch_one(module, own=handle.patched.get(name, False))
         else:
+            copying.take(module)
             handle.table = Table()
     handle.patched.clear()
 
 
 def _unpatch_one(module: nn.Module, *, own: bool) -> None:
     patch: functools.partial[Any] = module.__dict__.pop("forward")
+    copying.take(module)
     if own:
         module.__dict__["forward"] = own_forward(patch)
 

@@ -46,6 +46,7 @@ class SpilledStep:
         foreign: whether hooks of the user's put something else in the place of saved tensors.
         unhooked: whether forward switched hooks on saved tensors off for a while.
         inside: whether one of its forwards is running.
+        reached: whether a backward has read what it saved.
 
     Raises:
         NoRoom: there is no temporary folder. Its forwards raise it too, if the stash has no room.
@@ -54,7 +55,8 @@ class SpilledStep:
     def __init__(
         self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
     ) -> None:
-        self.device, self.model, self.foreign, self.unhooked, self.inside = device, model, False, False, False
+        self.device, self.model, self.foreign, self.unhooked = device, model, False, False
+        self.inside, self.reached = False, False
         held = [*tensors(arguments), *model.parameters(), *gathered_parameters(model), *model.buffers()]
         self.spill = Spill(stash or open_stash(device), device, held)
 
@@ -90,6 +92,7 @@ class SpilledStep:
         @private.never_compiled
         def unpacking(held: Any) -> torch.Tensor:
             if not self.inside:
+                self.reached = True
                 self.backward_reads()
             if not isinstance(held, _Foreign) and private.reads_late_writes():
                 raise NotApplicable(LATE_WRITES)

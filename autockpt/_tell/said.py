@@ -52,6 +52,27 @@ UNPLANNED = (
     "plan_for={'input_ids': (8, 2048)}) tells the largest ahead."
 )
 
+ENDLESS = (
+    "each step so far was of another kind, by its arguments (a text or a flag that only names the step), by which "
+    "parameters require gradients, or by modules that were replaced or switched to another mode: no more of them are "
+    "recorded. Steps of the kinds that were recorded last are planned. All others keep to the budget and are slow, "
+    "since what forward saves waits elsewhere. Leave out of forward's arguments what it does not need, or plan before: "
+    "apply(model, budget, inputs=batch, loss=loss)."
+)
+
+ALONE = (
+    "no backward has followed the forwards of a model that is held to a budget, though they ran with gradients on: "
+    "none is recorded from now on, until a backward reaches one, and they run without a plan. If forward returns "
+    "tensors, and the loop only looks at them, put torch.no_grad() around it. If forward is a generator (it yields), "
+    "have it return all in a list. If it runs the backward itself, apply to the modules that it calls: "
+    "autockpt.apply([one, other], budget)."
+)
+
+COPIED = (
+    "a deep copy of {} was made: once it trains, it is held to the same budget by itself, and warnings that were given "
+    "are not repeated for it. autockpt.remove(copy) makes it a plain model."
+)
+
 REPLACED = (
     "the forward of a model that is held to a budget was replaced after apply, by one that does not call it (as TRL's "
     "trainers do), and a step ran without a plan. From now on the one that replaced it is planned. Apply after "
@@ -131,9 +152,9 @@ class Said:
     def __init__(self) -> None:
         self._said: set[str] = set()
 
-    def once(self, *texts: str, where: bool = True) -> None:
-        """Give each warning that was not given before; none unless `where`."""
+    def once(self, *texts: str, where: bool = True, level: int = logging.WARNING) -> None:
+        """Give each warning that was not given before, or say it at another level; none unless `where`."""
         for text in texts:
             if where and text not in self._said:
                 self._said.add(text)
-                _log.warning("%s", text)
+                _log.log(level, "%s", text)

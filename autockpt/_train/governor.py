@@ -8,7 +8,7 @@ step 3     planned as it begins; later steps run under a plan too, or are record
 from __future__ import annotations
 
 import copy
-import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +31,6 @@ from .._torch_private import foreign_checkpoint_active, transforms_active
 from .acting import Acting, Beginning
 from .agreement import Agreement
 from .decision import Situation, decide
-from .evaluations import Evaluations
 from .known import LoopState, Ready
 from .lessons import Lessons
 from .plans import Plans
@@ -45,12 +44,13 @@ from .ways import Ways
 class Governor:
     """Holds a model to a budget, step by step.
 
-    It keeps the model alive only while a step is under way. A copy or pickle of the model has a governor of its own: it
-    records and plans anew, for the same budget.
+    It keeps the model alive only while a step is under way. A deep copy of the model has a governor of its own: it
+    records and plans anew, for the same budget. Until then the plan that was on the model stays on the copy.
 
     Args:
         request: what the user asked for.
         together: the models, if the budget is for several. A copy of one of them runs without a plan.
+        said: gives each warning once; shared with the model that this one is a copy of.
 
     Attributes:
         company: which models it has seen.
@@ -59,15 +59,14 @@ class Governor:
 
     _installed: Installed
 
-    def __init__(self, request: Request, together: Together | None = None) -> None:
-        self._request, self._surprises, self._said = request, Surprises(), Said()
+    def __init__(self, request: Request, together: Together | None = None, said: Said | None = None) -> None:
+        self._request, self._surprises, self._said = request, Surprises(), said or Said()
         self._ways = Ways(self._said, summed=request.offload is not None and request.offload.is_shard)
         self._agreement = Agreement(request)
         self._plans = Plans(request, self._ways.stashes, self._agreement)
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
         self._acting = Acting(self._plans, self._ways, self._optimizers, self._said, self._agreement)
         self._lessons = Lessons(request.goal, self._plans, self._surprises, self._optimizers, self._said)
-        self._evaluations = Evaluations()
         self._together, self.company, self.what = together, Company(), "a model"
         self._step: StepUnderWay | None = None
 
@@ -81,11 +80,14 @@ class Governor:
         self._handle, self._installed = handle, Installation(handle)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
-        return _restored(self._request.copied(), copy.deepcopy(self.handle, memo), self._together is not None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        request = dataclasses.replace(self._request.copied(), loss=None)  # a lambda cannot be pickled
-        return _restored, (request, self.handle, self._together is not None)
+        copied = Governor(self._request.copied(), said=self._said)
+        copied.handle = copy.deepcopy(self.handle, memo)
+        if self._together is None:
+            self._said.once(said.COPIED.format(self.what), level=logging.INFO)
+        else:  # the others may not be copied, or may not train with it
+            copied._installed.empty()
+            copied._acting.rest()
+        return copied
 
     def prepare(self, model: nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
@@ -127,7 +129,8 @@ class Governor:
         if is_watched_elsewhere(step) or self._acting.pipeline.asks_for_shapes(roots(model).values(), root):
             return self._ways.spilled(begins).forward(begins)
         batch = begins.batch(numbers=self._plans.history.numbers)
-        if evaluates and not self._evaluations.trains(batch, step):
+        if self._lessons.evaluations.apart(batch, step, evaluates=evaluates):
+            self._said.once(said.ALONE, where=not (evaluates or self._plans.history.known))
             return self._evaluate(begins, batch)
         self.company.comes(name)
         if step is None or not step.goes_on():
@@ -164,9 +167,10 @@ class Governor:
                 self._drop()
 
     def make_way(self) -> None:
-        """Give way to another recording or measurement. Also drop a step that so far is only an evaluation."""
+        """Give way to another recording or measurement. Also end a step to which no backward can come."""
         self.give_way()
-        if (step := self._step) is not None and step.is_here() and step.is_evaluation and not step.running:
+        if (step := self._step) is not None and step.is_here() and not step.running and step.leads_nowhere():
+            self._end((), cut=True)
             self._drop()
 
     def resume(self, model: nn.Module) -> None:
@@ -217,11 +221,11 @@ class Governor:
         return outputs
 
     def _evaluate(self, begins: Forward, batch: Batch) -> Any:
-        """Run a forward in eval mode that, by all that is known, belongs to no step."""
+        """Run a forward that, by all that is known, belongs to no step."""
         self.make_way()
         self.pause(begins.name, begins.arguments)
         outputs = self._installed.forward(begins)
-        self._evaluations.watch(outputs, batch, self._unseen.close)
+        self._lessons.evaluations.watch(outputs, batch, self._unseen.close)
         return outputs
 
     def _begin(self, begins: Forward, batch: Batch) -> StepUnderWay | None:
@@ -235,9 +239,9 @@ class Governor:
         held_bytes = gradient_bytes(model)
         made_before = ended.made if ended is not None else ()
         plans.history = history = plans.history.following(batch, held_bytes, made_before)
-        unknown = self._surprises.begins()
-        surprise = self._lessons.surprise(begins, ended, self._installed, held_bytes)  # may change `plans.history`
-        situation = Situation(batch=batch, gradient_bytes=held_bytes, unknown=unknown, surprise=surprise)
+        unknown, endless = self._surprises.begins(), self._surprises.endless
+        why = self._lessons.surprise(begins, ended, self._installed, held_bytes)  # may change `plans.history`
+        situation = Situation(batch=batch, gradient_bytes=held_bytes, unknown=unknown, endless=endless, surprise=why)
         beginning = Beginning(begins, self._installed, held_bytes, self.make_way, is_first=ended is None)
         decision, way = self._acting.on(decide(history, situation), beginning)
         self._step = StepUnderWay(decision, way, model, held_bytes, made_before)
@@ -284,16 +288,3 @@ class Governor:
         if step is not None:
             step.way.drop()
         self._ways.stashes.let_go()
-
-
-def _restored(request: Request, handle: Handle, one_of_several: bool = False) -> Governor:
-    """Make the governor of a copy or a pickle: the plan on the model stays until a step needs another.
-
-    A copy of one of several models runs without a plan: the others may not be copied, or may not train with it.
-    """
-    governor = Governor(request)
-    governor.handle = handle
-    if one_of_several:
-        governor._installed.empty()
-        governor._acting.rest()
-    return governor

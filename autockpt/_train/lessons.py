@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 
@@ -13,15 +14,17 @@ from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
 from .._record.own_replays import own_replays
 from .._record.recorded import Recorded
+from .._record.timed import Timing
 from .._tell import said
 from .._tell.said import Said
 from .._tell.spoken import in_unit
+from .evaluations import Evaluations
 from .known import Ready
 from .planned import Measured
 from .plans import Plans
 from .refusing import told
 from .step import StepUnderWay
-from .surprises import Surprises
+from .surprises import MOST_TRIES, Surprises
 from .way import Installed, ObservedStep
 
 _log = logging.getLogger("autockpt")
@@ -36,11 +39,15 @@ class Lessons:
         surprises: compares steps with earlier ones.
         optimizers: the optimizers that have taken steps.
         said: gives each warning once.
+
+    Attributes:
+        evaluations: counts the forwards that had no backward.
     """
 
     def __init__(self, goal: Goal, plans: Plans, surprises: Surprises, optimizers: OptimizerSteps, said: Said) -> None:
         self._goal, self._budget_bytes, self._plans, self._surprises = goal, goal.budget_bytes, plans, surprises
-        self._optimizers, self._said = optimizers, said
+        self._optimizers, self._said, self.evaluations = optimizers, said, Evaluations()
+        self._untimed = 0  # steps that were timed in vain
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not yet acted on
         self._keeping: tuple[Ready, int] | None = None  # a plan, and how many of its backwards keep their graph
         self._unplanned = False  # whether a step made calls that no recorded step has
@@ -61,6 +68,7 @@ class Lessons:
         """
         self._look_at(installed)
         self._compare(step)
+        self.evaluations.over(step)
         self._said.once(said.AHEAD, where=step.runs_ahead())
         observed, on = ObservedStep(), True
         try:
@@ -75,7 +83,7 @@ class Lessons:
                 on = not self._surprises.exhausted
                 self._said.once(f"{said.LATER if on else said.FAILED}: {error}")
         if observed.timing is not None and step.backward:
-            self._plans.time(step.kind, observed.timing)
+            self._time(step, observed.timing)
             if not self._plans.history.has_met(step.batches, step.gradient_bytes):
                 self._surprises.uncovered()
         if observed.ready is not None:
@@ -93,6 +101,7 @@ class Lessons:
             gradient_bytes: bytes of the gradients that exist now.
         """
         planned = last is not None and last.ready is not None
+        self._surprises.planned(planned=planned)
         self._plans.account.begins(planned=planned, device=device_of(begins.device))
         if last is None:
             self._look_at(installed)
@@ -200,4 +209,12 @@ class Lessons:
         if self._surprises.learnt(new=new):
             self._plans.history = self._plans.history.without_plans()
         self._said.once(said.UNPLANNED, where=self._plans.history.late)
+        self._said.once(said.ENDLESS, where=self._surprises.endless)
         return True
+
+    def _time(self, step: StepUnderWay, timing: Timing) -> None:
+        """Take the seconds of a timed step. If several in a row had none, those that its recording measured count."""
+        self._plans.time(step.kind, timing)
+        self._untimed += 1
+        if self._untimed >= MOST_TRIES and not self._plans.history.timed:
+            self._plans.history = dataclasses.replace(self._plans.history, slower=1.0)

@@ -30,12 +30,12 @@ class PlannedWay(Way):
         installed: that plan.
         ready: that plan with the kind of step that it is for; None if no plan could be put on.
         measured: measures the step; None not to measure.
-        after_backward: called when each backward of the step has ended; None for nothing.
+        after_backward: called when each backward of the step has ended, or with the step; None for nothing.
     """
 
     __slots__ = ("_after_backward", "_backward_began", "_carried", "_installed", "_measured", "_over", "_ready")
 
-    watches = tapes = unhooked = False
+    watches = tapes = unhooked = reached = False
 
     def __init__(
         self,
@@ -78,6 +78,8 @@ class PlannedWay(Way):
             self._measured.ends()
 
     def end(self, arguments: object, *, cut: bool) -> ObservedStep:
+        if self._after_backward is not None and not self._backward_began:  # it may have begun at no output
+            self._after_backward()
         if self._measured is None:
             return ObservedStep(ready=self._ready)
         peak_bytes, new_bytes = self._measured.peak_bytes(), self._measured.new_bytes

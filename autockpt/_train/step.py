@@ -121,8 +121,8 @@ class StepUnderWay:
 
     @property
     def backward(self) -> bool:
-        """Whether a backward has begun."""
-        return bool(self.graphs.backwards)
+        """Whether a backward has begun, even at a tensor that no forward returned."""
+        return bool(self.graphs.backwards) or self.way.reached
 
     def goes_on(self) -> bool:
         """Whether a forward that begins now belongs to this step: the graph of an earlier one still waits."""
@@ -141,6 +141,10 @@ class StepUnderWay:
     def is_evaluation(self) -> bool:
         """Whether nothing has shown so far that it trains."""
         return not self.trains and not self.backward
+
+    def leads_nowhere(self) -> bool:
+        """Whether it is only an evaluation so far, or had no backward and has no graph left for one."""
+        return self.is_evaluation or not (self.backward or self.waits())
 
     def forward_begins(self, batch: Batch, *, trains: bool) -> None:
         """Note that another of its forwards begins, and whether it is known to be a training forward."""

@@ -11,6 +11,10 @@ MOST_TRIES = 4
 MOST_WAITS = 2
 """How many recorded steps are refused for a forward without backward. Later ones are kept: the loop is like that."""
 
+MOST_RECORDED = 16
+"""How many steps may be recorded with none under a plan between them. Sizes that grow are covered by then: plans have
+headroom. After that no step is recorded for being of another kind, since the next one will be too."""
+
 MOST_KINDS = 100
 """Kinds of steps whose numbers of autograd nodes are remembered."""
 
@@ -21,10 +25,12 @@ class Surprises:
     Attributes:
         tries: how often a step did what its plan does not count on, or a recording failed.
         unknown: whether a step did what no recording covers, so that the next one is recorded.
+        endless: whether each step is of another kind, so that no more are recorded for that.
     """
 
     def __init__(self) -> None:
-        self.tries, self.unknown = 0, False
+        self.tries, self.unknown, self.endless = 0, False, False
+        self._recorded = 0  # steps recorded since the last one under a plan
         # Numbers of steps: of this one, of the last uncovered one, and of the one where it is due again.
         self._number, self._last, self._due = 0, 0, 0
         # Recorded steps with a forward that waits; whether one set the model up; whether to record what was uncovered.
@@ -45,6 +51,10 @@ class Surprises:
         if self._number == self._due and not self.exhausted:
             self.unknown = self._uncovered = True
         return self.unknown
+
+    def planned(self, *, planned: bool) -> None:
+        """Note whether the step before the one that begins ran under a plan."""
+        self._recorded = 0 if planned else self._recorded
 
     def other_calls(self, kind: Kind, nodes: int, *, unplanned: bool) -> bool:
         """Whether a step made calls that no plan knows, or more autograd nodes than any of its kind before."""
@@ -72,6 +82,8 @@ class Surprises:
 
         If it is not, a later one may be: steps with one forward and with several may take turns.
         """
+        self._recorded += 1
+        self.endless = self.endless or self._recorded >= MOST_RECORDED
         before, self._uncovered = self.unknown, self._uncovered and not new
         self.tries += self._uncovered
         self._uncovered = self._uncovered and self.tries < MOST_TRIES - 1  # after that, only when it is due

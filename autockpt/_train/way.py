@@ -56,6 +56,7 @@ class Way(Protocol):
         tapes: whether a tape watches it. A tape has to end in its own thread, and also sees what the loop allocates
             between steps.
         unhooked: whether a forward switched off, for a while, the saved-tensor hooks that the way needs.
+        reached: whether a backward was seen to read what a forward saved; False where none is watched.
     """
 
     __slots__ = ()
@@ -65,6 +66,9 @@ class Way(Protocol):
 
     @property
     def unhooked(self) -> bool: ...
+
+    @property
+    def reached(self) -> bool: ...
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         """Whether a step with these forwards so far keeps to the budget; it began with so many bytes of gradients."""

@@ -56,6 +56,10 @@ class SpilledWay(Way):
     def unhooked(self) -> bool:
         return self._spilled.unhooked
 
+    @property
+    def reached(self) -> bool:
+        return self._spilled.reached
+
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         return True
 

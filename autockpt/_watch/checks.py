@@ -42,8 +42,9 @@ DRAWS_ELSEWHERE = DRAWS + " ({}) on which it is given no tensor"
 
 IS_COMPILED = "is compiled, and torch.compile recomputes each call by itself, from that call's own arguments"
 
-_COMPARED_ELSEWHERE = frozenset({"_parameters", "_buffers", "_modules", "forward"})
-"""Keys of a module's ``__dict__`` that are no plain attributes. ``forward`` there is the recorder's own patch."""
+_COMPARED_ELSEWHERE = frozenset({"_parameters", "_buffers", "_modules", "forward", "__reduce_ex__", "__deepcopy__"})
+"""Keys of a module's ``__dict__`` that are no plain attributes. ``forward`` there is the recorder's own patch; the last
+two lie beside the patches of a plan."""
 
 
 class Checks:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import Run
-from tests.doors import solving
+from tests.doors import data_files, solving
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,17 @@ from tests.doors import solving
         (["solve", "{file}", "{file}", "--budget", "1"], "unexpected extra argument"),
         (["solve", "missing.json", "--budget", "1"], "missing.json"),
         (["explain", "{folder}"], "Is a directory"),
+        (["explain", "/dev/zero"], "/dev/zero is no regular file but a device, which might block or never end"),
+        (["solve", "{pipe}", "--budget", "1"], "pipe is no regular file but a pipe"),
+        (["frontier", "{pipe}"], "the command line reads a pipe where - is given"),
+        (["fit", "{large}"], "large.json has 68,719,476,736 bytes. At most 268,435,456 are read"),
+        (["verify", "m:f", "--plan", "{pipe}"], "pipe is no regular file but a pipe"),
+        (["verify", "a\0b.py:f"], "a null character"),
+        (["explain", "a\0b.json"], "'a\\x00b.json' can be no path of a file"),
+        (["solve", "{file}", "--budget", "min", "-o", "a\0b.json"], "a null character"),
+        (["profile", "{pipe}.py:build"], "pipe.py: it is no regular file"),
+        (["profile", "{large}.py:build"], "large.json.py: it has 68,719,476,736 bytes"),
+        (["profile", "{folder}/missing.py:build"], "missing.py: no such file"),
         (["solve", "{file}", "--budget", "1", "--solver", "ilq"], "'ilp'"),
         (["frontier", "{file}", "--solver", "chian"], "'chain'"),
         (["verify", "m:f", "--solver", "chian"], "'chain'"),
@@ -53,7 +64,13 @@ def test_one_line_and_status_two(
     run: Run, profile_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.setattr(solving, "choose", None)  # nothing is solved
-    result = run(*(argument.format(file=profile_file, folder=tmp_path) for argument in arguments))
+    for name in ("pipe", "pipe.py"):
+        os.mkfifo(tmp_path / name)
+    for name in ("large.json", "large.json.py"):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 2**36)
+    places = {"file": profile_file, "folder": tmp_path, "pipe": tmp_path / "pipe", "large": tmp_path / "large.json"}
+    result = run(*(argument.format(**places) for argument in arguments))
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith("Error: ")
     assert result.err.count("\n") == 1
@@ -83,10 +100,10 @@ def test_json_is_a_document_for_what_fails_too(run: Run, profile_file: Path, tmp
 
 
 def test_a_file_that_may_not_be_read(run: Run, profile_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, mode: str) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     result = run("explain", profile_file)
     assert (result.status, result.err) == (2, f"Error: cannot read {profile_file}: Permission denied\n")
 
@@ -147,3 +164,10 @@ def test_closed_streams(profile_file: Path) -> None:
     result = command("explain", "-", preexec_fn=lambda: os.close(0))
     assert (result.returncode, result.stderr.count(b"\n")) == (2, 1)
     assert b"standard input is closed" in result.stderr
+
+
+def test_standard_input_is_read_up_to_the_bound(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "MAXIMUM_BYTES", 10)
+    result = run("explain", "-", stdin=b" " * 11)
+    assert result.status == 2
+    assert "<stdin> has more than 10 bytes. At most 10 are read" in result.err

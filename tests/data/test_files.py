@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
+from torch import nn
 
-from autockpt import InvalidFile, Plan, Profile
+from autockpt import Frontier, InvalidFile, Plan, Profile, apply
 from tests.doors import data_files
 
 from ..handmade import chain_profile
@@ -40,6 +42,37 @@ def test_a_file_that_cannot_be_written_is_named_and_not_its_part(tmp_path: Path)
     assert caught.value.filename == str(path)
 
 
+@pytest.mark.parametrize("kind", [Plan, Profile, Frontier])
+def test_only_regular_files_are_read_and_no_more_of_them_than_the_bound(tmp_path: Path, kind: type[Plan]) -> None:
+    pipe, large = tmp_path / "pipe", tmp_path / "large.json"
+    os.mkfifo(pipe)
+    large.touch()
+    os.truncate(large, data_files.MAXIMUM_BYTES + 1)
+    for path, words in {
+        pipe: "pipe is no regular file but a pipe, which might block or never end.*Copy what comes from it to a file",
+        Path("/dev/zero"): "^/dev/zero is no regular file but a device",
+        large: r"large\.json has 268,435,457 bytes\. At most 268,435,456 are read",
+        Path("a\0b.json"): r"'a\\x00b\.json' can be no path of a file: it has a null character",
+    }.items():
+        with pytest.raises(InvalidFile, match=words):
+            kind.load(path)
+        with pytest.raises(InvalidFile, match=words):
+            kind.load(str(path))
+    with pytest.raises(IsADirectoryError):
+        kind.load(tmp_path)
+
+
+def test_a_plan_that_is_applied_from_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.json")
+    with pytest.raises(InvalidFile, match="is no regular file but a pipe"):
+        apply(nn.Linear(2, 2), plan=tmp_path / "plan.json")
+
+
+def test_a_path_with_a_null_character_is_refused_in_writing_too() -> None:
+    with pytest.raises(InvalidFile, match="a null character"):
+        Plan().save("a\0b.json")
+
+
 @pytest.mark.parametrize("keep", [2, 12, -4])
 def test_a_damaged_file_says_so(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "profile.json.gz"
@@ -53,10 +86,10 @@ def test_what_unpacks_to_far_too_much_is_refused_without_unpacking_it(
 ) -> None:
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(bytes(10**6)))
-    monkeypatch.setattr(data_files, "MAXIMUM_UNPACKED_BYTES", 10**6)
+    monkeypatch.setattr(data_files, "MAXIMUM_BYTES", 10**6)
     with pytest.raises(InvalidFile, match="is not a valid"):  # just small enough, and no JSON
         Profile.load(path)
-    monkeypatch.setattr(data_files, "MAXIMUM_UNPACKED_BYTES", 10**6 - 1)
+    monkeypatch.setattr(data_files, "MAXIMUM_BYTES", 10**6 - 1)
     asked: list[int] = []
 
     class Watched(gzip.GzipFile):
@@ -65,7 +98,7 @@ def test_what_unpacks_to_far_too_much_is_refused_without_unpacking_it(
             return super().read(size)
 
     monkeypatch.setattr(gzip, "GzipFile", Watched)
-    with pytest.raises(InvalidFile, match=r"more than 999,999 bytes.*gunzip"):
+    with pytest.raises(InvalidFile, match=r"unpacks to more than 999,999 bytes.*save"):
         Profile.load(path)
     assert asked == [10**6]
 

@@ -9,13 +9,16 @@ import io
 import pickle
 import re
 import threading
+import types
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from autockpt import NotApplicable, Plan, Segment
+from autockpt import NotApplicable, Plan, Segment, apply
 from tests.doors import install, installed_plan, uninstall
 from tests.frames.comparing import assert_same, steps
 from tests.frames.models import WIDTH, Block, Tower, Twice, batch, cnn, images, mlp, summed
@@ -87,22 +90,52 @@ def test_an_average_of_the_weights_runs_its_own() -> None:
     assert installed_plan(model) is PLAN
 
 
-@pytest.mark.parametrize("how", ["pickle", "torch.save"])
-def test_a_pickled_model_keeps_its_plan(how: str) -> None:
-    model = planned()
-    if how == "pickle":
-        loaded: nn.Module = pickle.loads(pickle.dumps(model))
+def saved(model: nn.Module) -> bytes:
+    file = io.BytesIO()
+    torch.save(model, file)
+    return file.getvalue()
+
+
+class Stateful(Tower):
+    """Says itself what a pickle of it holds."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "saved": True}
+
+
+@pytest.mark.parametrize("governed", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", [Tower, Stateful])
+def test_a_pickled_model_is_the_plain_one(kind: type[Tower], own: bool, governed: bool) -> None:
+    """Its file named private modules of autockpt, and could not be loaded without it."""
+    model = kind()
+    for each in (model, model.blocks[0]) if own else ():
+        each.forward = types.MethodType(type(each).forward, each)
+    ways: list[Callable[[nn.Module], bytes]] = [saved, *(partial(pickle.dumps, protocol=each) for each in range(6))]
+    before = [list(each) for each in dicts(model)]
+    if governed:
+        apply(model, "min")
+        steps(model, summed, count=4)
     else:
-        file = io.BytesIO()
-        torch.save(model, file)
-        file.seek(0)
-        loaded = torch.load(file, weights_only=False)
-    assert installed_plan(loaded) == PLAN
-    with counting_replays() as replays:
-        assert steps(model, summed).differences(steps(loaded, summed)) == []
-    assert len(replays) == 12
-    uninstall(loaded)
-    assert not any("forward" in module.__dict__ for module in loaded.modules())
+        install(model, PLAN)
+    assert installed_plan(model) is not None
+    found = [way(each) for way in ways for each in (model, model.blocks[0])]
+    loaded = pickle.loads(found[2])
+    assert installed_plan(loaded) is None
+    assert steps(copy.deepcopy(model), summed).differences(steps(loaded, summed)) == []
+    uninstall(model)
+    assert [way(each) for way in ways for each in (model, model.blocks[0])] == found
+    assert [list(each) for each in dicts(model)] == before
+
+
+def test_a_module_that_copies_itself_still_does() -> None:
+    class Shares(Tower):
+        def __deepcopy__(self, memo: dict[int, Any]) -> Shares:
+            return self
+
+    model = Shares()
+    install(model, PLAN)
+    assert copy.deepcopy(model) is model
 
 
 def test_a_forward_that_the_instance_already_had_is_wrapped_and_put_back() -> None:

@@ -131,6 +131,9 @@ def test_going_on_with_a_copy(copied: str, after: int) -> None:
         train(run, steps()[:after])
         state, first = run.optimizer.state_dict(), run.model
         run.model = COPIED[copied](run.model)
+        if run.governed and copied != "deepcopy":  # a pickle is one of the plain model
+            assert "forward" not in vars(run.model)
+            autockpt.apply(run.model, run.budget_bytes)
         run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=1e-3)
         run.optimizer.load_state_dict(state)
         del first
