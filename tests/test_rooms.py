@@ -18,7 +18,7 @@ ROOMS = (
     "solvers",
 )
 
-MOST_ROOM_LINES, MOST_LINES, MOST_CODE_LINES, MOST_BRANCHES = 2000, 300, 40, 15
+MOST_ROOM_LINES, MOST_LINES, MOST_CODE_LINES, MOST_BRANCHES = 2000, 320, 40, 15
 BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension)
 
 

@@ -53,6 +53,7 @@ class Flow:
 
     def __init__(self, run: SeenStep, found: Lifetimes) -> None:
         self.run, self._birth = run, found.birth
+        self._saved = [each.storages for each in found.of_kind("pack")]
         self.calls = _spans(found, "enter", "exit", len(run.calls))
         self.functions = _spans(found, "begin", "end", len(run.functions))
         self.ops = _spans(found, "start", "stop", len(run.ops))
@@ -149,6 +150,27 @@ class Flow:
                         captured.add(call)
                     call = self.run.calls[call].parent
         return captured
+
+    def written_late(self) -> set[int]:
+        """The calls whose replay would end before an uncounted write to what they saved.
+
+        A call that saves the same storage once more, as backward reads it, is not among them: a replay runs up to there.
+        """
+        found: set[int] = set()
+        for save in self.run.written_late:
+            again = range(save + 1, len(self._saved))
+            settled = [
+                self.run.saves[each].call
+                for each in again
+                if self._saved[each] == self._saved[save] and each not in self.run.written_late
+            ]
+            call = self.run.saves[save].call
+            while call >= 0:
+                inside = range(call, self.run.calls[call].stop)
+                if not any(each in inside for each in settled):
+                    found.add(call)
+                call = self.run.calls[call].parent
+        return found
 
     def _is_state(self, found: Found, storage: int) -> bool:
         """Whether a replay can use what forward found at an attribute: it has no graph, and no operator changes it."""

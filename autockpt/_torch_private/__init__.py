@@ -47,6 +47,7 @@ from .frames import (
     tries_kernels,
     try_kernels,
     version,
+    version_counter,
     versions,
 )
 from .gathering import gather, gather_bytes, given_to_unit, is_coming, is_here, let_go

@@ -88,6 +88,16 @@ def version(tensor: Tensor) -> int:
         return -1
 
 
+_EMPTY = torch.empty(0)
+
+
+def version_counter(tensor: Tensor) -> Tensor:
+    """Return a tensor without memory whose `version` goes on being that of `tensor`."""
+    counter = tensor.detach()
+    counter.data = _EMPTY
+    return counter
+
+
 def versions(tensors: list[Tensor]) -> list[int]:
     """Return the `version` of each, in one go."""
     try:

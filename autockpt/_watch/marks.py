@@ -20,7 +20,7 @@ from .. import _torch_private as private
 from .._calls.roots import WHOLE, called_by_loops
 from .._device import Event
 from .._ranks.fsdp import parameters_at_rest
-from .._stash.base import SpilledTensor
+from .._stash.spill import SpilledTensor
 
 MarkKind = Literal[
     "aside",
@@ -228,6 +228,7 @@ class SeenStep:
         functions: the torch functions that the calls made, in order.
         ops: the operators that ran in forward, in order.
         saves: the tensors that autograd saved, in order.
+        written_late: the saves whose tensors were written to later, which no version counts (see `LateWrites`).
         holders: what else holds tensors after forward (a custom function's ctx), in words for the user.
         whole: which units were gathered as backward read, each time that it had changed.
         events: the events of the tape, once it is closed.
@@ -245,6 +246,7 @@ class SeenStep:
     functions: list[SeenFunction] = field(default_factory=list)
     ops: list[SeenOp] = field(default_factory=list)
     saves: list[SeenSave] = field(default_factory=list)
+    written_late: set[int] = field(default_factory=set)
     holders: list[str] = field(default_factory=list)
     whole: list[SeenWhole] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)

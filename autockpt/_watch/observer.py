@@ -17,7 +17,7 @@ from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
 from .._ranks.fsdp import speaks
-from .._stash.base import Spill
+from .._stash.spill import Spill
 from .._stash.spilled_step import Pack, Unpack
 from .attributes import mark_attributes
 from .checks import Checks
@@ -79,7 +79,7 @@ class Observer:
             hooked: makes the context that sets saved-tensor hooks; by default torch's `saved_tensors_hooks`.
         """
         hooks = (hooked or torch.autograd.graph.saved_tensors_hooks)(self._pack, self._unpack)
-        functions, operators = routed_functions(self._on_function), routed_operators(self._on_operator)
+        functions, operators = routed_functions(self._on_function, self._spill.late), routed_operators(self._on_operator)
         with patched_forwards(self._model, self.on_call, in_place=in_place), functions, operators, hooks:
             self._in_forward = True
             try:
@@ -294,5 +294,7 @@ class Observer:
             return slot.held
         with self._own_work():
             tensor = slot.held.restore()
+            if slot.held.written_late:
+                self.run.written_late.add(slot.save)
             self.mark("unpack", slot.save, keys=(self._tape.key(tensor),))
             return tensor

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from .. import _torch_private as private
 from .._calls.names import function_name
 from .._calls.roots import OneStep, roots
+from .._stash.late_writes import LateWrites
 
 Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments by position and by keyword."""
@@ -28,6 +29,9 @@ STATISTICS = ("running_mean", "running_var")
 _NO_CONTAINERS = frozenset(
     {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
+
+_DATA: Any = torch.Tensor.data
+"""The property; what is read through it counts its versions apart."""
 
 Router: TypeAlias = Callable[[str, torch.nn.Module, object, Callable[[], Any]], Any]
 """Stands around one forward, by its module's name: the last argument runs it; the arguments are for looking at."""
@@ -88,19 +92,26 @@ class routed_functions(TorchFunctionMode):  # noqa: N801 - used as a context, li
     """Route every torch function through `router`: outermost ones only, since the mode is off while one runs.
 
     Property getters are left out.
+
+    Args:
+        router: stands around the functions.
+        late: sees which of them write uncounted to saved tensors; None if none are put elsewhere.
     """
 
-    def __init__(self, router: FunctionRouter) -> None:
+    def __init__(self, router: FunctionRouter, late: LateWrites | None = None) -> None:
         super().__init__()
-        self._router = router
+        self._router, self._late = router, late
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") == "__get__":
+            if self._late is not None and func.__self__ is _DATA:
+                self._late.opens(args[0])
             return func(*args, **kwargs)
-        return self._router(function_name(func), (args, kwargs), functools.partial(func, *args, **kwargs))
+        name, given, run = function_name(func), (args, kwargs), functools.partial(func, *args, **kwargs)
+        return self._router(name, given, run if self._late is None else self._late.around(name, given, run))
 
 
 class routed_operators(TorchDispatchMode):  # noqa: N801 - used as a context, like its neighbours

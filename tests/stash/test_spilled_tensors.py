@@ -68,6 +68,7 @@ def test_each_tensor_is_written_as_it_is_when_it_is_saved(roomy: bool) -> None:
     saves = [spill.take(tensor), spill.take(tensor.add_(1)), spill.take(tensor.data), spill.take(tensor.detach())]
     tensor.data.add_(1)
     saves.append(spill.take(tensor.detach()))
+    del tensor
     values = [save.restore()[0].item() for save in saves if isinstance(save, SpilledTensor)]
     assert values == [0.0, 1.0, 1.0, 1.0, 2.0]
 
