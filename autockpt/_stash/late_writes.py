@@ -140,6 +140,7 @@ class LateWrites:
                     if private.version(each) != before:
                         self.stay(each)
 
+
 def _has(storages: dict[int, Any], tensor: torch.Tensor) -> bool:
     """Whether a tensor has one of these storages: a new one may have the key of one that is gone."""
     known = storages.get(private.storage_key(tensor))

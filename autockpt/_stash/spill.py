@@ -124,9 +124,9 @@ class Spill:
             self.tell_no_room(error)
             self.close()
             return tensor
-        known = self.waiting.add(tensor, spilled)
+        source = self.waiting.add(tensor, spilled)
         if private.fake_mode_of(tensor) is None:
-            spilled.original = Original(tensor, known.storage)
+            spilled.original = Original(tensor, source.storage)
             if self.late.are_unseen(tensor):
                 self.late.stay(tensor)
         self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), weakref.ref(spilled)

@@ -154,7 +154,7 @@ class Flow:
     def written_late(self) -> set[int]:
         """The calls whose replay would end before an uncounted write to what they saved.
 
-        A call that saves the same storage once more, as backward reads it, is not among them: a replay runs up to there.
+        A call that saves the storage once more, as backward reads it, is not among them: a replay runs up to there.
         """
         found: set[int] = set()
         for save in self.run.written_late:

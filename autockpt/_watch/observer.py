@@ -79,7 +79,10 @@ class Observer:
             hooked: makes the context that sets saved-tensor hooks; by default torch's `saved_tensors_hooks`.
         """
         hooks = (hooked or torch.autograd.graph.saved_tensors_hooks)(self._pack, self._unpack)
-        functions, operators = routed_functions(self._on_function, self._spill.late), routed_operators(self._on_operator)
+        functions, operators = (
+            routed_functions(self._on_function, self._spill.late),
+            routed_operators(self._on_operator),
+        )
         with patched_forwards(self._model, self.on_call, in_place=in_place), functions, operators, hooks:
             self._in_forward = True
             try:

@@ -52,6 +52,16 @@ def test_hooks_are_pushed_and_popped_innermost() -> None:
     assert torch_private.outer_hooks() is None
 
 
+def test_a_version_is_told_without_the_tensors_memory() -> None:
+    tensor = torch.ones(2, requires_grad=True).exp()
+    counter = torch_private.version_counter(tensor)
+    assert counter.untyped_storage().nbytes() == 0
+    tensor.data.add_(1)
+    assert torch_private.version(counter) == torch_private.version(tensor) == 0
+    tensor.detach().add_(1)
+    assert torch_private.version(counter) == torch_private.version(tensor) == 1
+
+
 def test_gradients_are_switched_for_this_thread() -> None:
     torch_private.set_grad_enabled(False)
     try:

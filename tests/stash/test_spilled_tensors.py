@@ -73,6 +73,32 @@ def test_each_tensor_is_written_as_it_is_when_it_is_saved(roomy: bool) -> None:
     assert values == [0.0, 1.0, 1.0, 1.0, 2.0]
 
 
+@pytest.mark.parametrize("view", [each for each in VIEWS if each != "none"])
+def test_a_tensor_that_is_alive_comes_back_as_it_stands_unless_the_write_was_counted(view: str) -> None:
+    tensor = torch.arange(24.0).reshape(4, 6)
+    kept = tensor.clone()
+    waiting, whole = spill_of().take(VIEWS[view](tensor)), spill_of().take(tensor)
+    assert isinstance(waiting, SpilledTensor) and isinstance(whole, SpilledTensor)
+    found = [(waiting.restore(), waiting.written_late)]
+    tensor.data.add_(1)
+    found.append((waiting.restore(), waiting.written_late))
+    tensor.add_(1)  # the plain step's backward ends in an error
+    found.append((waiting.restore(), waiting.written_late))
+    assert [late for _, late in found] == [False, True, False]
+    assert all(torch.equal(found[each][0], VIEWS[view](kept + each % 2)) for each in range(3))
+    tensor.untyped_storage().resize_(0)
+    assert torch.equal(whole.restore(), kept)
+
+
+def test_bytes_between_a_tensors_elements_are_not_compared() -> None:
+    tensor = torch.arange(24.0).reshape(4, 6)
+    waiting = spill_of().take(tensor[:, :1].expand(4, 6))
+    assert isinstance(waiting, SpilledTensor)
+    tensor.data[:, 1:].add_(1)
+    waiting.restore()
+    assert not waiting.written_late
+
+
 def test_in_memory_one_third_of_a_storage_takes_no_more_than_that() -> None:
     """Queries beside keys and values; from their first element to their last it is nearly all of the storage."""
     queries = torch.randn(64, 64, 96).chunk(3, -1)[0]
