@@ -14,12 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .._watch.marks import Found, SeenStep
-from .._watch.routing import MOVES_STATISTICS
+from .._watch.routing import CASTS, MOVES_STATISTICS
 from .lifetimes import Lifetimes, Placed
-
-CASTS = "aten._to_copy."
-"""Prefix of the name of the operator that casts."""
-
 
 LIFTS = "aten.lift_fresh."
 """Prefix of the name of the operator to which ``torch.tensor`` gives its new tensor."""
@@ -257,13 +253,17 @@ class Flow:
         return found
 
     def _cached_casts(self) -> frozenset[int]:
-        """Storages of casts of parameters that autocast caches and returns again. They count as the parameter."""
+        """Storages of casts of parameters that autocast caches and returns again. They count as the parameter.
+
+        Some are older than the step: of a forward before it, in the same region.
+        """
         found: set[int] = set()
         for op, seen in enumerate(self.run.ops):
-            if not seen.name.startswith(CASTS) or seen.function < 0:
+            if seen.function < 0:
                 continue
-            function, span = self.run.functions[seen.function], self.functions[seen.function]
-            if function.cached_casts and self.parameters.issuperset(self.ops[op].first.storages):
+            function, span, given = self.run.functions[seen.function], self.functions[seen.function], self.ops[op].first
+            found.update(given.storages[each] for each in seen.casts)
+            if seen.name.startswith(CASTS) and function.cached_casts and self.parameters.issuperset(given.storages):
                 found.update(set(self.makes(op)).difference(span.last.storages))
         return frozenset(found)
 

@@ -71,6 +71,7 @@ from .modes import (
 )
 from .nodes import (
     NodeCount,
+    cast_of,
     node_number,
     python_nodes,
     reads_late_writes,

@@ -26,7 +26,7 @@ from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, Se
 from .on_ctx import kept_on_ctx
 from .passes import BackwardPasses
 from .returned import Returned
-from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
+from .routing import CASTS, Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .static import StaticStorages
 from .storage_tape import Tape
 
@@ -65,6 +65,8 @@ class Observer:
         self._fake = any(private.fake_mode_of(each) is not None for each in private.parts(model.parameters()))
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
         self._open, self._function = list[int](), -1
+        self._given: tuple[int, ...] = ()  # storages that the running function was given
+        self._fresh: set[int] = set()  # storages that this step's operators have cast
         self._counts: dict[tuple[int, str], int] = {}  # of calls by (-1, name), of functions by (call, name)
         self._static, self._returned = StaticStorages(model, tape.key), Returned(tape, summed=summed and speaks(model))
         self._in_forward = self._aside = self._ended = self._elsewhere = False
@@ -217,7 +219,7 @@ class Observer:
             function.ways, keys = self._returned.given(arguments)
             check = self._checks.of_function(function, arguments)
             self.mark("begin", index, stamp, keys)
-        self._function = index
+        self._function, self._given = index, keys
         try:
             output = run()
         except BaseException:
@@ -248,6 +250,7 @@ class Observer:
                 node=private.saving_node(),
                 words=f"{op}({';'.join(f'{tuple(t.shape)}{t.dtype}' for t in inputs)})",
                 written=tuple(position for position, key in enumerate(keys) if key in changed),
+                casts=self._casts_among(inputs, keys),
                 # No generator moves for fake tensors, so the operator's tag decides. It reports some that draw nothing.
                 draws=self._fake and torch.Tag.nondeterministic_seeded in op.tags,
             )
@@ -264,9 +267,23 @@ class Observer:
         with self._own_work():
             seen.returns = bool(outputs := tensors_in(output))
             keys = self.keys(outputs)
+            self._fresh.update(keys if seen.name.startswith(CASTS) else ())
             del outputs
             self.mark("stop", index, stamp, keys)
         return output
+
+    def _casts_among(self, inputs: list[torch.Tensor], keys: tuple[int, ...]) -> tuple[int, ...]:
+        """Return which of an operator's storages are casts of parameters that its function was not given."""
+        if self._function < 0 or not self.run.functions[self._function].cached_casts:
+            return ()
+        found: dict[int, int] = {}
+        for each in inputs:
+            key = self._tape.key(each)
+            if key in self.run.casts or self._static.is_cast(each, fresh=key in self._fresh):
+                found[key] = each.untyped_storage().nbytes()
+        found = {key: size for key, size in found.items() if key and key not in self._given}
+        self.run.casts.update(found)
+        return tuple(map(keys.index, found))
 
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> object:

@@ -21,6 +21,9 @@ from .._stash.late_writes import LateWrites
 Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments by position and by keyword."""
 
+CASTS = "aten._to_copy."
+"""Prefix of the name of the operator that casts."""
+
 MOVES_STATISTICS = ("aten.native_batch_norm.", "aten.cudnn_batch_norm.", "aten.miopen_batch_norm.")
 """How the names begin of operators that change running statistics, in training, and whose schema does not say so."""
 

@@ -62,6 +62,13 @@ def test_a_version_is_told_without_the_tensors_memory() -> None:
     assert torch_private.version(counter) == torch_private.version(tensor) == 1
 
 
+def test_a_cast_of_a_leaf_is_known_by_its_node() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    cast = leaf.to(torch.bfloat16)
+    assert torch_private.cast_of(cast) is leaf
+    assert all(torch_private.cast_of(each) is None for each in (leaf, leaf * 2, cast * 2, cast.detach(), cast.float()))
+
+
 def test_gradients_are_switched_for_this_thread() -> None:
     torch_private.set_grad_enabled(False)
     try:

@@ -231,7 +231,7 @@ def test_the_function_mode_changes_no_birth_and_no_death(name: str, monkeypatch:
         return autockpt.profile(case.model, case.kwargs)
 
     watched = recorded(build(name, short=True))
-    monkeypatch.setattr(observer, "routed_functions", lambda router: nullcontext())
+    monkeypatch.setattr(observer, "routed_functions", lambda router, late: nullcontext())
     plain = recorded(build(name, short=True))
     assert len(watched.functions) > 0 and len(plain.functions) == 0
     assert lives(watched) == lives(plain)
