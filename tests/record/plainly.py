@@ -10,7 +10,7 @@ from torch import nn
 
 import autockpt
 from autockpt import Profile
-from tests.doors import HostClock, Lifetimes, Observer, Spill, lifetimes, recorder, training_step
+from tests.doors import HostClock, LateWrites, Lifetimes, Observer, Spill, Waiting, lifetimes, recorder, training_step
 
 __all__ = ["dropping", "held"]
 
@@ -19,7 +19,7 @@ class _Held(Spill):
     """Takes nothing."""
 
     def __init__(self) -> None:
-        pass
+        self.late = LateWrites(Waiting(), ())
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
