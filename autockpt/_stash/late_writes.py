@@ -5,13 +5,15 @@
 
 Backward gets what the plain step would read. Where the storage is alive as backward asks, its bytes are compared with
 those that wait. A storage that goes before is written to by somebody who was given a way to do so: a write through
-``.data`` is seen in the function that makes it, and numpy may write at any time. Such a storage stays until backward.
+``.data`` is seen in the function that makes it, and numpy may write at any time. Such a storage stays until nobody else
+holds it. Then its bytes are the last ones: what waits takes them over.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
@@ -19,8 +21,9 @@ import torch
 from .. import _torch_private as private
 from .._calls.checksum import checksum_of, same
 from .._calls.values import tensors
+from .base import NoRoom
 from .pieces import pieces
-from .waiting import Waiting
+from .waiting import SavedStorage, Waiting
 
 T = TypeVar("T")
 
@@ -84,6 +87,7 @@ class LateWrites:
     def __init__(self, waiting: Waiting, held: Iterable[int]) -> None:
         self._waiting, self._held = waiting, frozenset(held)
         self._open: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # storages of which somebody has ``.data``
+        self._staying: list[SavedStorage] = []
         self._out: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # storages that somebody else may write to
 
     def opens(self, tensor: torch.Tensor) -> None:
@@ -114,11 +118,26 @@ class LateWrites:
         return _has(self._out, tensor) or not tensor.untyped_storage().resizable()
 
     def stay(self, tensor: torch.Tensor) -> None:
-        """Keep a tensor's storage as long as something of it waits."""
+        """Keep a tensor's storage as long as something of it waits, or until it is settled."""
         known = self._waiting.of(tensor)
-        for each in known.saves if known is not None else ():
-            if (save := each()) is not None:
+        if known is None:
+            return
+        for save in known.alive():
+            if save.original is not None:
                 save.original.stay(tensor.untyped_storage())
+        owned = tensor.untyped_storage().resizable() or _has(self._out, tensor)  # else somebody has its memory for good
+        if owned and known not in self._staying:
+            self._staying.append(known)
+
+    def settle(self) -> None:
+        """Let the storages go that nobody else holds any more: nobody can write to them. One without room stays."""
+        for known in [*self._staying]:
+            storage = known.storage()
+            if storage is None or private.held_alone(storage):
+                self._staying.remove(known)
+                for save in known.alive():
+                    with suppress(NoRoom):
+                        save.settle()
 
     def _hand_out(self, given: object, run: Callable[[], T]) -> T:
         found = run()

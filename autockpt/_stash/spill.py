@@ -19,7 +19,7 @@ class SpilledTensor:
 
     Attributes:
         original: where it came from; None if nobody asks whether it was written to later.
-        written_late: whether it was, as far as `restore` has seen.
+        written_late: whether it was, as far as `restore` and `settle` have seen.
     """
 
     __slots__ = (
@@ -51,12 +51,26 @@ class SpilledTensor:
 
     def restore(self) -> torch.Tensor:
         """Return a new tensor with the same bytes; or with those that its original has now."""
+        new = self._read()
+        return new.conj() if self._conjugate else new
+
+    def settle(self) -> None:
+        """Take over the bytes that the original has now, and let it go: nobody can write to it any more."""
+        if self._token is not None and self.original is not None:
+            new, before = self._read(), self._token
+            if self.written_late:
+                self._token = self._stash.put(new)
+                self._stash.free(before)
+            self.original = None
+
+    def _read(self) -> torch.Tensor:
         new = torch.empty_strided(self._shape, self._stride, dtype=self._dtype, device=self._device)
         if self._token is not None:
             self._stash.get(self._token, new)
-            now = self.original.now(new) if self.original is not None else None
-            self.written_late = now is not None and renew(new, now)
-        return new.conj() if self._conjugate else new
+            if self.original is not None:
+                now = self.original.now(new)
+                self.written_late = now is not None and renew(new, now)
+        return new
 
 
 class SpilledPart(SpilledTensor):
@@ -106,6 +120,7 @@ class Spill:
         if type(tensor) is not torch.Tensor and (part := private.here(tensor)) is not tensor:
             waits = self.take(part)
             return SpilledPart(waits, tensor) if isinstance(waits, SpilledTensor) else tensor
+        self.late.settle()
         stash = self._stash
         if stash is None or tensor.device.type != self._device.type or not told_by_bytes(tensor):
             return tensor

@@ -34,6 +34,10 @@ class SavedStorage:
         """Whether some of it still waits."""
         return any(each() is not None for each in self.saves)
 
+    def alive(self) -> list[Any]:
+        """Return what of it still waits."""
+        return [save for each in self.saves if (save := each()) is not None]
+
     def watch(self, gone: Callable[[], None]) -> list[weakref.ref[Any]]:
         """Return weak references. While somebody holds them, they call `gone` when the last of what waits is freed."""
 

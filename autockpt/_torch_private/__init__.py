@@ -28,6 +28,7 @@ from .frames import (
     geometry,
     global_hooks,
     graph_is_alive,
+    held_alone,
     held_elsewhere,
     here,
     is_tracing,

@@ -125,6 +125,12 @@ def held_elsewhere(tensor: Tensor) -> bool:
     return count > 1
 
 
+def held_alone(storage: torch.UntypedStorage) -> bool:
+    """Whether no tensor has a storage any more, and nothing in C++ holds it besides its Python object."""
+    count: int = _C._storage_Use_Count(storage._cdata)
+    return count == 1
+
+
 def parts(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return the tensors that have memory: of a wrapper, such as a quantized weight, the tensors inside it."""
     found: list[Tensor] = []

@@ -69,6 +69,15 @@ def test_a_cast_of_a_leaf_is_known_by_its_node() -> None:
     assert all(torch_private.cast_of(each) is None for each in (leaf, leaf * 2, cast * 2, cast.detach(), cast.float()))
 
 
+def test_a_storage_is_held_alone_once_no_tensor_and_no_array_has_it() -> None:
+    tensor = torch.ones(2)
+    storage, array = tensor.untyped_storage(), tensor.numpy()
+    del tensor
+    assert not torch_private.held_alone(storage) and array.sum() == 2
+    del array
+    assert torch_private.held_alone(storage)
+
+
 def test_gradients_are_switched_for_this_thread() -> None:
     torch_private.set_grad_enabled(False)
     try:

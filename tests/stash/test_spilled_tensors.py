@@ -90,6 +90,23 @@ def test_a_tensor_that_is_alive_comes_back_as_it_stands_unless_the_write_was_cou
     assert torch.equal(whole.restore(), kept)
 
 
+def test_a_storage_that_numpy_was_given_stays_until_the_last_write_to_it() -> None:
+    spill, tensor = spill_of(), torch.zeros(3)
+    waiting = spill.take(tensor)
+    assert isinstance(waiting, SpilledTensor)
+    storage = StorageWeakRef(tensor.untyped_storage())
+    array = spill.late.around("numpy", (tensor,), tensor.numpy)()
+    del tensor
+    array += 1
+    spill.take(torch.ones(2))
+    assert not storage.expired()
+    array += 1
+    del array
+    spill.take(torch.ones(2))
+    assert storage.expired() and waiting.written_late
+    assert waiting.restore().tolist() == [2.0, 2.0, 2.0]
+
+
 def test_bytes_between_a_tensors_elements_are_not_compared() -> None:
     tensor = torch.arange(24.0).reshape(4, 6)
     waiting = spill_of().take(tensor[:, :1].expand(4, 6))
