@@ -167,16 +167,19 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash import open_stash
     from autockpt._stash import pieces as stash_pieces
     from autockpt._stash.arenas import Arenas, Cursor
-    from autockpt._stash.base import NoRoom, Spill, SpilledTensor, Token
+    from autockpt._stash.base import NoRoom, Token
     from autockpt._stash.file import FileStash
     from autockpt._stash.free_list import FreeList
     from autockpt._stash.held import HeldStashes
     from autockpt._stash.host import HostStash
+    from autockpt._stash.late_writes import LateWrites
     from autockpt._stash.memory import HostMemory, pageable
     from autockpt._stash.memory import Room as HostRoom
     from autockpt._stash.memory import room as host_room
     from autockpt._stash.shard import ShardStash
+    from autockpt._stash.spill import Spill, SpilledTensor
     from autockpt._stash.spilled_step import SpilledStep
+    from autockpt._stash.waiting import Waiting
     from autockpt._tables.lifetimes import Lifetimes, lifetimes
     from autockpt._train import agreement
     from autockpt._train import request as train_request

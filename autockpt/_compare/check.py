@@ -16,7 +16,7 @@ from .._found.host_generators import NUMPY, PYTHON
 from .._frames.frame import Descends, Frame, MemberCall
 from .._frames.replay import Replay
 from .._frames.slots import Slot
-from .._stash.base import SpilledTensor
+from .._stash.spill import SpilledTensor
 from .expected import CopiedNumbers, Expected, expected_in, kept
 from .findings import Findings
 from .hidden import HookState

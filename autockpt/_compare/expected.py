@@ -12,7 +12,7 @@ from .._data.errors import ReplayError
 from .._data.keys import name_of
 from .._found.held import check_unchanged
 from .._frames.slots import Slot
-from .._stash.base import SpilledTensor
+from .._stash.spill import SpilledTensor
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 

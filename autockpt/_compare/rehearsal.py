@@ -20,8 +20,9 @@ from .._calls.layout import told_by_bytes
 from .._found.around import Generator
 from .._frames.frame import Descends, Frame, MemberCall
 from .._frames.replay import Replay
-from .._stash.base import NoRoom, Spill, SpilledTensor
+from .._stash.base import NoRoom
 from .._stash.held import HeldStashes
+from .._stash.spill import Spill, SpilledTensor
 from .check import CANNOT, OTHER_VALUES, Check
 from .expected import CopiedNumbers, expected_in
 from .findings import Findings

@@ -25,7 +25,7 @@ from .._device.roofline import work_of
 from .._optimizer.memory import Chosen, optimizer_memory
 from .._ranks.fsdp import units
 from .._stash import open_stash
-from .._stash.base import Spill, SpilledTensor
+from .._stash.spill import Spill, SpilledTensor
 from .._tables.lifetimes import places
 from .._watch.marks import SeenStep
 from .._watch.routing import Given, routed_operators, tensors_in

@@ -201,7 +201,11 @@ class RecordedStep(SpilledStep):
         self._forget_graph_of_failure()
         before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
         before = alike(before, made) if self._is_first and not cut else before
-        run.events, left, given = self._of_the_step(frozenset(others), before)
+        casts = {key: size for key, size in self._older_casts().items() if key not in before}
+        run.events, left, given = self._of_the_step(frozenset(others), before | casts)
+        uncounted_bytes = self._uncounted_bytes
+        if uncounted_bytes is not None:
+            uncounted_bytes -= sum(self._uncounted.get(key, 0) for key in casts)
         trainable = [each for each in parameters_at_rest(self.model) if each.requires_grad]
         return Recorded(
             run=run,
@@ -209,7 +213,7 @@ class RecordedStep(SpilledStep):
             static=self._standing(before, left, given),
             anatomy=self._anatomy,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
-            uncounted_bytes=self._uncounted_bytes,
+            uncounted_bytes=uncounted_bytes,
             stood=(*before.values(), *given),
             made=tuple(made),
         )
@@ -223,6 +227,19 @@ class RecordedStep(SpilledStep):
         if waiting.isdisjoint(self._gone.values()):
             self._stays -= waiting
             self._held_bytes = {key: size for key, size in self._held_bytes.items() if key not in waiting}
+
+    def _older_casts(self) -> dict[int, int]:
+        """Return the sizes, by storage, of the casts that autocast had cached before the step."""
+        run, live, older = self._observer.run, set[int](), dict[int, int]()
+        for event in self._events():
+            if event.kind == "alloc":
+                live.add(event.key)
+            elif event.kind == "free":
+                live.discard(event.key)
+            else:
+                read = run.casts_read(run.marks[event.key])
+                older.update((key, rounded(self._on, run.casts[key])) for key in read if key not in live)
+        return older
 
     def _standing(self, before: Mapping[int, int], left: list[int], given: list[int]) -> Static:
         """Return what stands under the step: what it leaves behind, beyond what it found; see `_of_the_step`."""
@@ -258,12 +275,15 @@ class RecordedStep(SpilledStep):
         step = Excerpt([*stood, *before.items()])
         state: set[int] = set()
         seen: set[int] = set()
+        casts: set[int] = set()
         given: dict[int, int] = {}
         for event in self._events():
             if event.kind == "mark":
                 came = self._given.get(event.key, {})
                 given.update((key, came[key]) for key in came if key not in step.live and key not in self._own)
-                seen.update(step.places(self._observer.run.marks[event.key].keys))
+                mark = self._observer.run.marks[event.key]
+                seen.update(step.places(mark.keys))
+                casts.update(step.places(self._observer.run.casts_read(mark)))
                 state.update(step.places(self._states.get(event.key, ())))
                 if event.key in self._states and event.key != last:
                     continue  # another backward or optimizer step follows
@@ -273,7 +293,7 @@ class RecordedStep(SpilledStep):
         left = {place for place, elsewhere in alive.items() if not elsewhere}
         first = sorted(alive if self._buckets.hold_gradients else left)  # buckets come first: made before the forward
         aside = state | self._buckets.among((place, step.events[place].bytes) for place in first)
-        left -= aside
+        left -= aside | casts  # the next step reads the same casts
         own = [event for place, event in enumerate(step.events) if place not in aside]
         return own, [step.events[place].bytes for place in left], [*given.values()]
 

@@ -20,8 +20,8 @@ from .._install.install import set_aside
 from .._optimizer.memory import Chosen, Optimizers, choose_optimizers, optimizer_memory
 from .._ranks.refuse import refuse_foretold, refuse_own_step
 from .._stash import open_stash
-from .._stash.base import Spill
 from .._stash.plan_stash import rates_of
+from .._stash.spill import Spill
 from .._watch.marks import SeenStep
 from .build import build_profile, static_bytes
 from .runs import watch_step

@@ -9,7 +9,7 @@ import torch
 
 from .. import _torch_private as private
 from .._device import Clock, device_of
-from .._stash.base import Spill
+from .._stash.spill import Spill
 from .._watch.marks import SeenStep
 from .._watch.observer import Observer
 from .._watch.storage_tape import Tape

@@ -77,7 +77,8 @@ class TimedStep(SpilledStep):
         self._running = False  # whether a backward is running
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
-        functions, is_first = routed_functions(self._stamps.on_function, self.spill.errors), not self._stamps.kinds
+        functions = routed_functions(self._stamps.on_function, self.spill.errors, self.spill.late)
+        is_first = not self._stamps.kinds
         if is_first and name != WHOLE:
             self._stamps.add("enter")  # of the root call, for all models; see `Observer.on_call`
         try:

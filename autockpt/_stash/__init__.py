@@ -3,8 +3,10 @@
     forward     pack ── the tensor's bytes ──▶ memory or a temporary file (CPU), pinned memory of the host (devices)
     backward    unpack ◀── a new tensor with the same bytes; it is freed when its node is done
 
-base.py          `Stash`: put, get, free; what is held instead of a tensor that waits
+base.py          `Stash`: put, get, free
+spill.py         what is held instead of a tensor that waits
 waiting.py       which storages only autograd graphs would hold
+late_writes.py   writes to saved tensors that no version counts
 spilled_step.py  a step of the user's whose saved tensors wait
 held.py          one stash for several steps
 file.py          a temporary file

@@ -16,11 +16,12 @@ from .._data.offload import HOST, SHARD, Offload
 from .._device import device_of
 from .._ranks.layers import sharing_group
 from . import open_stash
-from .base import NoRoom, SpilledTensor, Stash
+from .base import NoRoom, Stash
 from .file import FileStash
 from .memory import HostMemory, pageable
 from .overlap import OverlappedStash, Sent
 from .shard import ShardStash
+from .spill import SpilledTensor
 
 MEASURED_BYTES = 1 << 24
 """So many bytes are moved there and back to measure how fast that is."""

@@ -16,7 +16,8 @@ from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from .._ranks.fsdp import gathered_parameters
 from . import open_stash
-from .base import Spill, SpilledTensor, Stash
+from .base import Stash
+from .spill import Spill, SpilledTensor
 
 LATE_WRITES = (
     "an RReLU draws its noise after autograd has saved it. In a recorded step saved tensors wait elsewhere, which this "

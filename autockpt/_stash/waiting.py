@@ -34,6 +34,10 @@ class SavedStorage:
         """Whether some of it still waits."""
         return any(each() is not None for each in self.saves)
 
+    def alive(self) -> list[Any]:
+        """Return what of it still waits."""
+        return [save for each in self.saves if (save := each()) is not None]
+
     def watch(self, gone: Callable[[], None]) -> list[weakref.ref[Any]]:
         """Return weak references. While somebody holds them, they call `gone` when the last of what waits is freed."""
 
@@ -51,14 +55,20 @@ class Waiting:
         self._storages: list[SavedStorage] = []
         self._newest: dict[int, SavedStorage] = {}  # by key: a new storage may have the key of one that is gone
 
-    def add(self, tensor: torch.Tensor, save: object) -> None:
-        """Note that `save` waits in the place of a tensor."""
-        key, storage = private.storage_key(tensor), tensor.untyped_storage()
-        known = self._newest.get(key)
-        if known is None or known.storage() is not storage:
-            known = self._newest[key] = SavedStorage(weakref.ref(storage), storage.nbytes())
+    def add(self, tensor: torch.Tensor, save: object) -> SavedStorage:
+        """Note that `save` waits in the place of a tensor; return what is known of the tensor's storage."""
+        known = self.of(tensor)
+        if known is None:
+            storage = tensor.untyped_storage()
+            known = self._newest[private.storage_key(tensor)] = SavedStorage(weakref.ref(storage), storage.nbytes())
             self._storages.append(known)
         known.saves.append(weakref.ref(save))
+        return known
+
+    def of(self, tensor: torch.Tensor) -> SavedStorage | None:
+        """Return what is known of a tensor's storage; None if nothing of it was put elsewhere."""
+        known = self._newest.get(private.storage_key(tensor))
+        return known if known is not None and known.storage() is tensor.untyped_storage() else None
 
     def takes_over(self, others: list[SavedStorage]) -> None:
         """Note what steps before have put elsewhere."""

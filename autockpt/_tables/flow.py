@@ -14,12 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .._watch.marks import Found, SeenStep
-from .._watch.routing import MOVES_STATISTICS
+from .._watch.routing import CASTS, MOVES_STATISTICS
 from .lifetimes import Lifetimes, Placed
-
-CASTS = "aten._to_copy."
-"""Prefix of the name of the operator that casts."""
-
 
 LIFTS = "aten.lift_fresh."
 """Prefix of the name of the operator to which ``torch.tensor`` gives its new tensor."""
@@ -53,6 +49,7 @@ class Flow:
 
     def __init__(self, run: SeenStep, found: Lifetimes) -> None:
         self.run, self._birth = run, found.birth
+        self._saved = [each.storages for each in found.of_kind("pack")]
         self.calls = _spans(found, "enter", "exit", len(run.calls))
         self.functions = _spans(found, "begin", "end", len(run.functions))
         self.ops = _spans(found, "start", "stop", len(run.ops))
@@ -150,6 +147,27 @@ class Flow:
                     call = self.run.calls[call].parent
         return captured
 
+    def written_late(self) -> set[int]:
+        """The calls whose replay would end before an uncounted write to what they saved.
+
+        A call that saves the storage once more, as backward reads it, is not among them: a replay runs up to there.
+        """
+        found: set[int] = set()
+        for save in self.run.written_late:
+            again = range(save + 1, len(self._saved))
+            settled = [
+                self.run.saves[each].call
+                for each in again
+                if self._saved[each] == self._saved[save] and each not in self.run.written_late
+            ]
+            call = self.run.saves[save].call
+            while call >= 0:
+                inside = range(call, self.run.calls[call].stop)
+                if not any(each in inside for each in settled):
+                    found.add(call)
+                call = self.run.calls[call].parent
+        return found
+
     def _is_state(self, found: Found, storage: int) -> bool:
         """Whether a replay can use what forward found at an attribute: it has no graph, and no operator changes it."""
         return not found.graph and storage not in self.writes_of
@@ -235,13 +253,17 @@ class Flow:
         return found
 
     def _cached_casts(self) -> frozenset[int]:
-        """Storages of casts of parameters that autocast caches and returns again. They count as the parameter."""
+        """Storages of casts of parameters that autocast caches and returns again. They count as the parameter.
+
+        Some are older than the step: of a forward before it, in the same region.
+        """
         found: set[int] = set()
         for op, seen in enumerate(self.run.ops):
-            if not seen.name.startswith(CASTS) or seen.function < 0:
+            if seen.function < 0:
                 continue
-            function, span = self.run.functions[seen.function], self.functions[seen.function]
-            if function.cached_casts and self.parameters.issuperset(self.ops[op].first.storages):
+            function, span, given = self.run.functions[seen.function], self.functions[seen.function], self.ops[op].first
+            found.update(given.storages[each] for each in seen.casts)
+            if seen.name.startswith(CASTS) and function.cached_casts and self.parameters.issuperset(given.storages):
                 found.update(set(self.makes(op)).difference(span.last.storages))
         return frozenset(found)
 

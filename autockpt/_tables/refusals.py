@@ -15,6 +15,8 @@ RRELU = ("aten.rrelu_with_noise.", "aten.rrelu_with_noise_.")
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved its tensor, and a replay stops at the last save"
 
+WRITTEN_LATE = "saves a tensor that is written to after that, through .data or numpy, and a replay may end before that"
+
 UNTRACED = "returns an empty or sparse tensor, and recording cannot see what reads it"
 """In another step the tensor may have elements: an expert that has no tokens in the recorded step may get some."""
 
@@ -35,7 +37,8 @@ IS_A_ROOT = f"is one of the models, called by the loop: {OUTSIDE}"
 def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
     """Yield what cannot be replayed, each with its first reason: calls, runs, units, results and functions."""
     captured, functions = flow.captured(), range(len(flow.functions))
-    calls = (next(filter(None, _of_call(flow, call, captured)), "") for call in range(len(flow.calls)))
+    late = flow.written_late()
+    calls = (next(filter(None, _of_call(flow, call, captured, late)), "") for call in range(len(flow.calls)))
     together = {op.function for op in flow.run.ops if op.name.startswith(COLLECTIVES)}
     results = (
         seen.unreadable or (UNTRACED if seen.untraced else "") or (RUNS_TOGETHER if i in together else "")
@@ -55,7 +58,7 @@ def _of_op(flow: Flow, op: int) -> str:
     return CHANGES_PARAMETER if not flow.parameters.isdisjoint(flow.changed(op)) else ""
 
 
-def _of_call(flow: Flow, call: int, captured: set[int]) -> Iterator[str]:
+def _of_call(flow: Flow, call: int, captured: set[int], late: set[int]) -> Iterator[str]:
     seen, span = flow.run.calls[call], flow.calls[call]
     ops = flow.ops_in(span)
     others = {
@@ -66,6 +69,7 @@ def _of_call(flow: Flow, call: int, captured: set[int]) -> Iterator[str]:
     yield _as_a_root(seen) if call and seen.name in flow.run.roots else ""
     yield from (_of_op(flow, op) for op in ops)
     yield from seen.reasons
+    yield WRITTEN_LATE if call in late else ""
     yield CHANGES_GIVEN_BUFFER if flow.written(others, ops) else ""
     yield GIVEN_BUFFER_MOVES if flow.written(others, range(ops.stop, len(flow.ops))) else ""
 
@@ -79,6 +83,7 @@ def _of_function(flow: Flow, function: int) -> Iterator[str]:
     seen, span, ops = flow.run.functions[function], flow.functions[function], flow.ops_of[function]
     yield from (_of_op(flow, op) for op in ops)
     yield seen.unrepeatable
+    yield WRITTEN_LATE if any(flow.run.saves[save].function == function for save in flow.run.written_late) else ""
     yield DRAWS_ELSEWHERE.format("unknown") if flow.draws_fakes(function) and not span.first.storages else ""
     yield seen.unreadable
     yield RUNS_TOGETHER if any(flow.run.ops[op].name.startswith(COLLECTIVES) for op in ops) else ""

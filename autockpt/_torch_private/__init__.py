@@ -29,6 +29,7 @@ from .frames import (
     geometry,
     global_hooks,
     graph_is_alive,
+    held_alone,
     held_elsewhere,
     here,
     inside_checkpoint,
@@ -50,6 +51,7 @@ from .frames import (
     tries_kernels,
     try_kernels,
     version,
+    version_counter,
     versions,
 )
 from .gathering import gather, gather_bytes, given_to_unit, is_coming, is_here, let_go
@@ -73,6 +75,7 @@ from .modes import (
 )
 from .nodes import (
     NodeCount,
+    cast_of,
     node_number,
     python_nodes,
     reads_late_writes,

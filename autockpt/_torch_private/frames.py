@@ -105,6 +105,16 @@ def version(tensor: Tensor) -> int:
         return -1
 
 
+_EMPTY = torch.empty(0)
+
+
+def version_counter(tensor: Tensor) -> Tensor:
+    """Return a tensor without memory whose `version` goes on being that of `tensor`."""
+    counter = tensor.detach()
+    counter.data = _EMPTY
+    return counter
+
+
 def versions(tensors: list[Tensor]) -> list[int]:
     """Return the `version` of each, in one go."""
     try:
@@ -130,6 +140,12 @@ def held_elsewhere(tensor: Tensor) -> bool:
     """Whether something in C++ holds a tensor besides the Python object that was given."""
     count: int = tensor._use_count()  # type: ignore[attr-defined]
     return count > 1
+
+
+def held_alone(storage: torch.UntypedStorage) -> bool:
+    """Whether no tensor has a storage any more, and nothing in C++ holds it besides its Python object."""
+    count: int = _C._storage_Use_Count(storage._cdata)
+    return count == 1
 
 
 def parts(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -53,6 +53,15 @@ def python_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
         todo.extend(following for following, _ in node.next_functions)
 
 
+def cast_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the leaf that a tensor is a cast of, as autocast makes and caches them; None if it is no such cast."""
+    node = tensor.grad_fn
+    if node is None or not node.name().startswith("ToCopyBackward"):
+        return None
+    leaf: torch.Tensor | None = getattr(node.next_functions[0][0], "variable", None)
+    return leaf
+
+
 class NodeCount:
     """Counts the nodes of autograd that this thread makes in a block, without those made while torch compiles.
 

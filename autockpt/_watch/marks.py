@@ -20,7 +20,7 @@ from .. import _torch_private as private
 from .._calls.roots import WHOLE, called_by_loops
 from .._device import Event
 from .._ranks.fsdp import parameters_at_rest
-from .._stash.base import SpilledTensor
+from .._stash.spill import SpilledTensor
 
 MarkKind = Literal[
     "aside",
@@ -197,6 +197,7 @@ class SeenOp:
         node: number of the newest autograd node when it ran. That is its own node, if it has one.
         words: its name with shapes and dtypes; equal for operators that are alike.
         written: which of its ``start`` marker's storages it changes, as positions among them.
+        casts: which of them are casts of parameters that autocast cached, in the same way.
         draws: whether it draws random numbers; set only for fake tensors, where no generator advances.
         returns: whether it returned any tensor.
     """
@@ -207,6 +208,7 @@ class SeenOp:
     node: int
     words: str
     written: tuple[int, ...] = ()
+    casts: tuple[int, ...] = ()
     draws: bool = False
     returns: bool = False
 
@@ -242,6 +244,8 @@ class SeenStep:
         functions: the torch functions that the calls made, in order.
         ops: the operators that ran in forward, in order.
         saves: the tensors that autograd saved, in order.
+        casts: bytes of the storages of casts that autocast cached, which operators read.
+        written_late: the saves whose tensors were written to later, which no version counts (see `LateWrites`).
         holders: what else holds tensors after forward (a custom function's ctx), in words for the user.
         regions: what the model runs inside `torch.utils.checkpoint` by itself, in order.
         whole: which units were gathered as backward read, each time that it had changed.
@@ -260,6 +264,8 @@ class SeenStep:
     functions: list[SeenFunction] = field(default_factory=list)
     ops: list[SeenOp] = field(default_factory=list)
     saves: list[SeenSave] = field(default_factory=list)
+    casts: dict[int, int] = field(default_factory=dict)
+    written_late: set[int] = field(default_factory=set)
     holders: list[str] = field(default_factory=list)
     regions: dict[Region, None] = field(default_factory=dict)
     whole: list[SeenWhole] = field(default_factory=list)
@@ -267,6 +273,10 @@ class SeenStep:
     reached: frozenset[int] = frozenset()
     threads: bool = False
     sets_itself_up: bool = False
+
+    def casts_read(self, mark: Mark) -> list[int]:
+        """Return the storages of cached casts that the operator reads which starts at a marker; none at any other."""
+        return [mark.keys[each] for each in self.ops[mark.index].casts] if mark.kind == "start" else []
 
     def in_order(self) -> list[Mark]:
         """The markers in the order of the tape, which need not be that of their numbers."""

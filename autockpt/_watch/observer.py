@@ -17,7 +17,8 @@ from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
 from .._ranks.fsdp import speaks
-from .._stash.base import NoRoom, Spill, SpilledTensor
+from .._stash.base import NoRoom
+from .._stash.spill import Spill, SpilledTensor
 from .._stash.spilled_step import Pack, Unpack
 from .attributes import mark_attributes
 from .checks import Checks
@@ -38,7 +39,7 @@ from .marks import (
 from .on_ctx import kept_on_ctx
 from .passes import BackwardPasses
 from .returned import Returned
-from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
+from .routing import CASTS, Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .static import StaticStorages
 from .storage_tape import Tape
 
@@ -78,6 +79,8 @@ class Observer:
         self._fake = any(private.fake_mode_of(each) is not None for each in private.parts(model.parameters()))
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
         self._open, self._function = list[int](), -1
+        self._given: tuple[int, ...] = ()  # storages that the running function was given
+        self._fresh: set[int] = set()  # storages that this step's operators have cast
         self._counts: dict[tuple[int, str], int] = {}  # of calls by (-1, name), of functions by (call, name)
         self._static, self._returned = StaticStorages(model, tape.key), Returned(tape, summed=summed and speaks(model))
         self._in_forward = self._aside = self._ended = self._elsewhere = False
@@ -92,7 +95,7 @@ class Observer:
             hooked: makes the context that sets saved-tensor hooks; by default torch's `saved_tensors_hooks`.
         """
         hooks = (hooked or torch.autograd.graph.saved_tensors_hooks)(self._pack, self._unpack)
-        functions = routed_functions(self._on_function, self._errors)
+        functions = routed_functions(self._on_function, self._errors, self._spill.late)
         operators = routed_operators(self._on_operator, self._errors)
         with patched_forwards(self._model, self.on_call, in_place=in_place), functions, operators, hooks:
             self._in_forward = True
@@ -239,7 +242,7 @@ class Observer:
             function.ways, keys = self._returned.given(arguments)
             check = self._checks.of_function(function, arguments)
             self.mark("begin", index, stamp, keys)
-        self._function = index
+        self._function, self._given = index, keys
         try:
             output = run()
         except BaseException:
@@ -270,6 +273,7 @@ class Observer:
                 node=private.saving_node(),
                 words=f"{op}({';'.join(f'{private.sizes(t)}{t.dtype}' for t in inputs)})",
                 written=tuple(position for position, key in enumerate(keys) if key in changed),
+                casts=self._casts_among(inputs, keys),
                 # No generator moves for fake tensors, so the operator's tag decides. It reports some that draw nothing.
                 draws=self._fake and torch.Tag.nondeterministic_seeded in op.tags,
             )
@@ -286,9 +290,23 @@ class Observer:
         with self._own_work():
             seen.returns = bool(outputs := tensors_in(output))
             keys = self.keys(outputs)
+            self._fresh.update(keys if seen.name.startswith(CASTS) else ())
             del outputs
             self.mark("stop", index, stamp, keys)
         return output
+
+    def _casts_among(self, inputs: list[torch.Tensor], keys: tuple[int, ...]) -> tuple[int, ...]:
+        """Return which of an operator's storages are casts of parameters that its function was not given."""
+        if self._function < 0 or not self.run.functions[self._function].cached_casts:
+            return ()
+        found: dict[int, int] = {}
+        for each in inputs:
+            key = self._tape.key(each)
+            if key in self.run.casts or self._static.is_cast(each, fresh=key in self._fresh):
+                found[key] = each.untyped_storage().nbytes()
+        found = {key: size for key, size in found.items() if key and key not in self._given}
+        self.run.casts.update(found)
+        return tuple(map(keys.index, found))
 
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> object:
@@ -350,8 +368,10 @@ class Observer:
             tensor = slot.make(found) if isinstance(slot, SavedParts) else found[0]
             for own, each in zip(slots, found, strict=True):
                 if isinstance(own, SavedSlot):
-                    copied = isinstance(own.held, SpilledTensor)
-                    self.mark("unpack", own.save, keys=(self._tape.key(each),) if copied else ())
+                    spilled = own.held if isinstance(own.held, SpilledTensor) else None
+                    if spilled is not None and spilled.written_late:
+                        self.run.written_late.add(own.save)
+                    self.mark("unpack", own.save, keys=() if spilled is None else (self._tape.key(each),))
             return tensor
 
 

@@ -17,9 +17,13 @@ from .. import _torch_private as private
 from .._calls.names import function_name
 from .._calls.own_errors import OwnErrors
 from .._calls.roots import OneStep, roots
+from .._stash.late_writes import LateWrites
 
 Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments by position and by keyword."""
+
+CASTS = "aten._to_copy."
+"""Prefix of the name of the operator that casts."""
 
 MOVES_STATISTICS = ("aten.native_batch_norm.", "aten.cudnn_batch_norm.", "aten.miopen_batch_norm.")
 """How the names begin of operators that change running statistics, in training, and whose schema does not say so."""
@@ -29,6 +33,9 @@ STATISTICS = ("running_mean", "running_var")
 _NO_CONTAINERS = frozenset(
     {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
+
+_DATA: Any = torch.Tensor.data
+"""The property; what is read through it counts its versions apart."""
 
 Router: TypeAlias = Callable[[str, torch.nn.Module, object, Callable[[], Any]], Any]
 """Stands around one forward, by its module's name: the last argument runs it; the arguments are for looking at."""
@@ -93,19 +100,26 @@ class routed_functions(TorchFunctionMode):  # noqa: N801 - used as a context, li
     Args:
         router: stands around the functions.
         errors: where errors of the router's own work wait.
+        late: sees which of them write uncounted to saved tensors; None if none are put elsewhere.
     """
 
-    def __init__(self, router: FunctionRouter, errors: OwnErrors) -> None:
+    def __init__(self, router: FunctionRouter, errors: OwnErrors, late: LateWrites | None = None) -> None:
         super().__init__()
-        self._router, self._errors = router, errors
+        self._router, self._errors, self._late = router, errors, late
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") == "__get__":
+            if self._late is not None and func.__self__ is _DATA:
+                self._late.opens(args[0])
             return func(*args, **kwargs)
-        route = functools.partial(self._router, function_name(func), (args, kwargs))
+        name, given = function_name(func), (args, kwargs)
+
+        def route(run: Callable[[], Any]) -> Any:
+            return self._router(name, given, run if self._late is None else self._late.around(name, given, run))
+
         output = self._errors.around(route, functools.partial(func, *args, **kwargs))
         self._errors.interrupt()
         return output

@@ -53,6 +53,32 @@ def test_hooks_are_pushed_and_popped_innermost() -> None:
     assert torch_private.outer_hooks() is None
 
 
+def test_a_version_is_told_without_the_tensors_memory() -> None:
+    tensor = torch.ones(2, requires_grad=True).exp()
+    counter = torch_private.version_counter(tensor)
+    assert counter.untyped_storage().nbytes() == 0
+    tensor.data.add_(1)
+    assert torch_private.version(counter) == torch_private.version(tensor) == 0
+    tensor.detach().add_(1)
+    assert torch_private.version(counter) == torch_private.version(tensor) == 1
+
+
+def test_a_cast_of_a_leaf_is_known_by_its_node() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    cast = leaf.to(torch.bfloat16)
+    assert torch_private.cast_of(cast) is leaf
+    assert all(torch_private.cast_of(each) is None for each in (leaf, leaf * 2, cast * 2, cast.detach(), cast.float()))
+
+
+def test_a_storage_is_held_alone_once_no_tensor_and_no_array_has_it() -> None:
+    tensor = torch.ones(2)
+    storage, array = tensor.untyped_storage(), tensor.numpy()
+    del tensor
+    assert not torch_private.held_alone(storage) and array.sum() == 2
+    del array
+    assert torch_private.held_alone(storage)
+
+
 def test_gradients_are_switched_for_this_thread() -> None:
     torch_private.set_grad_enabled(False)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -146,3 +147,75 @@ def test_the_casts_that_a_replay_makes_again_at_every_use_are_predicted(calls: l
     measured = autockpt.measure(step, device="cpu").step_bytes
     assert predicted == pytest.approx(measured, rel=0.02)
     assert predicted >= measured
+
+
+def blocks() -> nn.Module:
+    torch.manual_seed(0)
+    inner = (nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4))
+    return nn.Sequential(*(around(each, lambda inner, x: x + inner(x)) for each in inner))
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatches:
+    """Several forwards in one region of autocast: those after the first read what that has cast.
+
+    Attributes:
+        number: how many.
+        inside: whether each has its backward in the region; else there is one backward after it.
+        updates: whether the optimizer steps after each backward inside: from then on the casts are stale.
+        zeroes: whether gradients stay, with zeros, from step to step. Then forwards are alike whether or not they cast.
+    """
+
+    number: int
+    inside: bool = True
+    updates: bool = False
+    zeroes: bool = False
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        losses = []
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for scale in range(1, self.number + 1):
+                losses.append(model(batch(256, 32) * scale).float().square().mean())
+                if self.inside:
+                    losses.pop().backward()
+                if self.updates:
+                    optimizer.step()
+        if losses:
+            torch.stack(losses).sum().backward()
+        optimizer.step()
+
+    def train(self, model: nn.Module, steps: int = 5) -> tuple[list[bytes], int]:
+        """Return the bits of the gradients of each step, and the peak of one more."""
+        optimizer, found = torch.optim.SGD(model.parameters(), 0.01), []
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=not self.zeroes)
+            self.step(model, optimizer)
+            found += [each.grad.numpy().tobytes() for each in model.parameters() if each.grad is not None]
+        optimizer.zero_grad(set_to_none=not self.zeroes)
+        return found, autockpt.measure(lambda: self.step(model, optimizer)).peak_bytes
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize(
+    "loop",
+    [Microbatches(2), Microbatches(3), Microbatches(3, zeroes=True), Microbatches(2, inside=False)],
+    ids=["two", "three", "three, zeroed gradients", "backward outside"],
+)
+def test_microbatches_of_one_region_are_recomputed_with_its_casts(loop: Microbatches) -> None:
+    plain, plain_bytes = loop.train(blocks())
+    for budget in ("min", round(0.7 * plain_bytes)):
+        model = autockpt.apply(blocks(), budget)
+        planned, measured_bytes = loop.train(model)
+        plan = autockpt.plan_of(model)
+        assert plan is not None and plan.segments and not any("closure" in each.reason for each in plan.refused)
+        assert planned == plain
+        assert measured_bytes < 0.7 * plain_bytes
+        assert measured_bytes <= plan.peak_bytes <= 1.05 * measured_bytes
+
+
+@pytest.mark.usefixtures("bfloat16")
+def test_casts_that_an_update_made_stale_are_read_again_by_no_replay() -> None:
+    loop = Microbatches(2, updates=True)
+    plain, _ = loop.train(blocks())
+    planned, _ = loop.train(autockpt.apply(blocks(), "min"))
+    assert planned == plain

@@ -10,7 +10,18 @@ from torch import nn
 
 import autockpt
 from autockpt import Profile
-from tests.doors import HostClock, Lifetimes, Observer, OwnErrors, Spill, lifetimes, recorder, training_step
+from tests.doors import (
+    HostClock,
+    LateWrites,
+    Lifetimes,
+    Observer,
+    OwnErrors,
+    Spill,
+    Waiting,
+    lifetimes,
+    recorder,
+    training_step,
+)
 
 __all__ = ["dropping", "held"]
 
@@ -20,6 +31,7 @@ class _Held(Spill):
 
     def __init__(self) -> None:
         self.errors = OwnErrors()
+        self.late = LateWrites(Waiting(), ())
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor

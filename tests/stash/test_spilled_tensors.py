@@ -68,8 +68,52 @@ def test_each_tensor_is_written_as_it_is_when_it_is_saved(roomy: bool) -> None:
     saves = [spill.take(tensor), spill.take(tensor.add_(1)), spill.take(tensor.data), spill.take(tensor.detach())]
     tensor.data.add_(1)
     saves.append(spill.take(tensor.detach()))
+    del tensor
     values = [save.restore()[0].item() for save in saves if isinstance(save, SpilledTensor)]
     assert values == [0.0, 1.0, 1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("view", [each for each in VIEWS if each != "none"])
+def test_a_tensor_that_is_alive_comes_back_as_it_stands_unless_the_write_was_counted(view: str) -> None:
+    tensor = torch.arange(24.0).reshape(4, 6)
+    kept = tensor.clone()
+    waiting, whole = spill_of().take(VIEWS[view](tensor)), spill_of().take(tensor)
+    assert isinstance(waiting, SpilledTensor) and isinstance(whole, SpilledTensor)
+    found = [(waiting.restore(), waiting.written_late)]
+    tensor.data.add_(1)
+    found.append((waiting.restore(), waiting.written_late))
+    tensor.add_(1)  # the plain step's backward ends in an error
+    found.append((waiting.restore(), waiting.written_late))
+    assert [late for _, late in found] == [False, True, False]
+    assert all(torch.equal(found[each][0], VIEWS[view](kept + each % 2)) for each in range(3))
+    tensor.untyped_storage().resize_(0)
+    assert torch.equal(whole.restore(), kept)
+
+
+def test_a_storage_that_numpy_was_given_stays_until_the_last_write_to_it() -> None:
+    spill, tensor = spill_of(), torch.zeros(3)
+    waiting = spill.take(tensor)
+    assert isinstance(waiting, SpilledTensor)
+    storage = StorageWeakRef(tensor.untyped_storage())
+    array = spill.late.around("numpy", (tensor,), tensor.numpy)()
+    del tensor
+    array += 1
+    spill.take(torch.ones(2))
+    assert not storage.expired()
+    array += 1
+    del array
+    spill.take(torch.ones(2))
+    assert storage.expired() and waiting.written_late
+    assert waiting.restore().tolist() == [2.0, 2.0, 2.0]
+
+
+def test_bytes_between_a_tensors_elements_are_not_compared() -> None:
+    tensor = torch.arange(24.0).reshape(4, 6)
+    waiting = spill_of().take(tensor[:, :1].expand(4, 6))
+    assert isinstance(waiting, SpilledTensor)
+    tensor.data[:, 1:].add_(1)
+    waiting.restore()
+    assert not waiting.written_late
 
 
 def test_in_memory_one_third_of_a_storage_takes_no_more_than_that() -> None:
