@@ -134,6 +134,7 @@ class Spill:
         if (apart := private.apart(tensor)) is not None:
             waits = [*map(self.take, apart.inside)]
             return SpilledParts(waits, apart.make) if any(isinstance(each, SpilledTensor) for each in waits) else tensor
+        self.late.settle()
         stash = self._stash
         if stash is None or tensor.device.type != self._device.type or not told_by_bytes(tensor):
             return tensor

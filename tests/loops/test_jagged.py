@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,11 @@ class Ragged(nn.Module):
         return left
 
 
-def batches(lengths: list[list[int]]) -> list[Tensor]:
-    """Return rows of some lengths, the same each time."""
+def batches(lengths: Iterable[list[int]]) -> Iterator[Tensor]:
+    """Make rows of some lengths as they are asked for, the same each time."""
     numbers = torch.Generator().manual_seed(3)
-    return [
-        torch.nested.nested_tensor([torch.randn(n, WIDTH, generator=numbers) for n in own], layout=torch.jagged)
-        for own in lengths
-    ]
+    for own in lengths:
+        yield torch.nested.nested_tensor([torch.randn(n, WIDTH, generator=numbers) for n in own], layout=torch.jagged)
 
 
 LENGTHS = [[128, 96, 32], [40, 90, 126], [100, 100, 56]]
