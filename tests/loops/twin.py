@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -129,7 +129,7 @@ def train(run: Run, batches: Sequence[Tensor]) -> None:
         run.step(lambda batch=batch: one(run, batch), batch)  # type: ignore[misc]
 
 
-def train_on(run: Run, batches: Sequence[Tensor], loss_on: Callable[[Tensor], Tensor]) -> None:
+def train_on(run: Run, batches: Iterable[Tensor], loss_on: Callable[[Tensor], Tensor]) -> None:
     """Train as most loops do, by a loss of one's own."""
     for batch in batches:
 
