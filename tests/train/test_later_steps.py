@@ -141,6 +141,13 @@ def test_headroom_is_that_of_larger_steps_that_were_seen_where_fake_tensors_do_n
     assert real <= plan_of(loop).plain_peak_bytes <= 1.1 * real
 
 
+def test_shapes_that_are_told_where_fake_tensors_do_not_run_are_not_foretold_too_small() -> None:
+    shapes = {"input_ids": (4, 128), "labels": (4, 128)}
+    loop = Loop(autockpt.apply(Told(looks, inner=language_model(2)), "1GB", plan_for=shapes), inside)
+    loop.losses([tokens_of(4, 64)] * 3)
+    assert plan_of(loop).plain_peak_bytes >= plain_peak(tokens_of(4, 128), layers=2)
+
+
 @pytest.mark.parametrize("shapes", [{"input_idds": (4, 128)}, {"input_ids": (4, 128, 3)}])
 def test_shapes_that_the_batch_does_not_have(shapes: Any) -> None:
     loop = Loop(autockpt.apply(language_model(), "60MB", plan_for=shapes), inside)
