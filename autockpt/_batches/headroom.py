@@ -3,6 +3,9 @@
 fake, as large as recorded     64   128   64      ──▶  64 grows to 80, 128 to 160
 fake, larger                   80   160   80
 recorded                       64    96  128  64  ──▶  80  120  160  80         96 is in neither: by the largest ratio
+
+Fake tensors do not run through a model that looks at their values (random depth, masks that are drawn). Then tensors
+grow as they did from one recorded step to another, and where only one was recorded, as the square of the sizes.
 """
 
 from __future__ import annotations
@@ -33,6 +36,12 @@ _log = logging.getLogger("autockpt")
 HEADROOM = 1.25
 """If a size was seen to vary, plans are made for a size that is larger by this factor."""
 
+MOST_POWER = 2
+"""Attention scores grow with the square of the sequence length. Nothing is taken to grow faster."""
+
+LEAST_GROWTH = 1.05
+"""How many times as large the sizes of another recorded step have to be, so that it shows how tensors grow."""
+
 STAYS = "the weights"
 """The origin of gradients of parameters, and of what optimizers allocate: these do not grow with the batch."""
 
@@ -60,7 +69,14 @@ def roomy(kind: Kind, kinds: Iterable[Kind]) -> Kind:
     return dataclasses.replace(kind, batches=(dataclasses.replace(batch, shapes=shapes),))
 
 
-def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, loss: Loss | None) -> Profile:
+def grown(
+    begins: Forward,
+    profile: Profile,
+    shapes: Shapes,
+    larger: Shapes,
+    loss: Loss | None,
+    seen: Iterable[tuple[Shapes, Profile]] = (),
+) -> Profile:
     """Predict a step on a larger batch.
 
     Args:
@@ -69,23 +85,16 @@ def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, los
         shapes: shapes of the tensors of the recorded batch.
         larger: shapes of the tensors of the larger batch.
         loss: maps outputs to a scalar; None if it is not known.
+        seen: shapes and profiles of other recorded steps of its kind, for where fake tensors do not run.
 
     Returns:
         The predicted profile. It has the calls, refusals and seconds of the recorded step.
 
     Heuristic; O(two fake recordings).
     """
-    try:
-        with _bare(begins), quiet_fake_tensors():
-            small, large = (_sizes(_fake(begins, each, loss)) for each in (shapes, larger))
-    except (AutockptError, RuntimeError, TypeError, ValueError) as error:  # whatever a model does with fake tensors
-        _log.info("larger batches are guessed, since fake tensors do not run through the model: %s", error)
-        small, large = [], []
-    if [origin for origin, _ in small] != [origin for origin, _ in large]:
-        small, large = [], []
-    pairs = [(origin, old, new) for (origin, old), (_, new) in zip(small, large, strict=True)]
-    # Without fake recordings, the square: attention scores grow with the square of the sequence length.
-    most = max((new / old for _, old, new in pairs), default=HEADROOM**2)
+    pairs = _fake_pairs(begins, shapes, larger, loss)
+    by_origin: Mapping[str, float] = {} if pairs else _seen_ratios(profile, shapes, larger, seen)
+    most = max((new / old for _, old, new in pairs), default=_largest(shapes, larger) ** MOST_POWER)
     device = device_of(begins.device)
     found: dict[tuple[str, int], int] = {}
     for origin, old, new in pairs:
@@ -96,19 +105,82 @@ def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, los
     def size_of(origin: str, size: int) -> int:
         if origin == STAYS or ((origin, size) not in found and size in weights):
             return size
-        return found.get((origin, size), rounded(device, math.ceil(size * most)))
+        return found.get((origin, size), rounded(device, math.ceil(size * by_origin.get(origin, most))))
 
     sizes = tuple(starmap(size_of, _sizes(profile)))
     tensors = profile.tensors
     before, after = (_batch_bytes(begins, each) for each in (shapes, larger))
     static = msgspec.structs.replace(profile.static, input_bytes=profile.static.input_bytes + max(after - before, 0))
-    note = f"foretold for larger batches ({larger} for {shapes}) by fake recordings of both"
+    by = "by fake recordings of both" if pairs else "by how recorded steps grew" if by_origin else "by a guess"
+    note = f"foretold for larger batches ({larger} for {shapes}) {by}"
     return msgspec.structs.replace(
         profile,
         tensors=msgspec.structs.replace(tensors, bytes=sizes),
         static=static,
         notes=(*profile.notes, note),
     )
+
+
+def _fake_pairs(begins: Forward, shapes: Shapes, larger: Shapes, loss: Loss | None) -> list[tuple[str, int, int]]:
+    """Return the origin of each tensor and its bytes in two fake recordings; none where they do not run, or differ."""
+    try:
+        with _bare(begins), quiet_fake_tensors():
+            small, large = (_sizes(_fake(begins, each, loss)) for each in (shapes, larger))
+    except (AutockptError, RuntimeError, TypeError, ValueError) as error:  # whatever a model does with fake tensors
+        _log.info("larger batches are guessed, since fake tensors do not run through the model: %s", error)
+        return []
+    if [origin for origin, _ in small] != [origin for origin, _ in large]:
+        return []
+    return [(origin, old, new) for (origin, old), (_, new) in zip(small, large, strict=True)]
+
+
+def _largest(shapes: Shapes, larger: Shapes) -> float:
+    """Return the largest ratio of a size to the same one of smaller shapes."""
+    pairs = (pair for each, other in zip(shapes, larger, strict=True) for pair in zip(each, other, strict=True))
+    return max((new / max(old, 1) for old, new in pairs), default=1.0)
+
+
+def _seen_ratios(
+    profile: Profile, shapes: Shapes, larger: Shapes, seen: Iterable[tuple[Shapes, Profile]]
+) -> dict[str, float]:
+    """Return by origin how many times as large its tensors will be, from how they grew between two recorded steps.
+
+    A tensor that grew by b while each size of the batch grew by s or more is taken to grow with the power log b / log s
+    of whichever size grows most. So it is foretold too large where several sizes grow, and never too small.
+    """
+    places = [(number, place) for number, each in enumerate(shapes) for place in range(len(each))]
+    grows = [(number, place) for number, place in places if larger[number][place] > shapes[number][place]]
+    best, steps = LEAST_GROWTH, (profile, profile)
+    for others, other in seen if grows else ():
+        ratios = [max(others[number][place], 1) / max(shapes[number][place], 1) for number, place in grows]
+        for least, pair in ((min(ratios), (profile, other)), (1 / max(ratios), (other, profile))):
+            if least > best:
+                best, steps = least, pair
+    if steps[0] is steps[1]:
+        return {}
+    small, large = map(_by_origin, steps)
+    ratio, found = _largest(shapes, larger), {}
+    for origin in small.keys() & large.keys():
+        if len(small[origin]) == len(large[origin]):
+            growth = max(new / old for old, new in zip(small[origin], large[origin], strict=True))
+            found[origin] = ratio ** min(math.log(max(growth, 1.0)) / math.log(best), MOST_POWER)
+    return found
+
+
+def _by_origin(profile: Profile) -> dict[str, list[int]]:
+    """Return the different sizes of tensors by origin, sorted: as many in each step, however many layers it runs."""
+    found: dict[str, set[int]] = {}
+    for origin, size in _sizes(profile):
+        found.setdefault(origin, set()).add(max(size, 1))
+    return {origin: sorted(sizes) for origin, sizes in found.items()}
+
+
+def larger_kind(begins: Forward, kind: Kind, plan_for: Mapping[str, tuple[int, ...]], *, numbers: bool) -> Kind:
+    """Return a kind with one forward that also covers the shapes that were asked for, by name of the argument."""
+    (batch,) = kind.batches
+    told = begins._replace(arguments=enlarged(begins, plan_for)).batch(numbers=numbers).shapes
+    shapes = tuple(tuple(map(max, *pair)) for pair in zip(batch.shapes, told, strict=True))
+    return dataclasses.replace(kind, batches=(dataclasses.replace(batch, shapes=shapes),))
 
 
 def _batch_bytes(begins: Forward, shapes: Shapes) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from .._batches.batch import Forward, Kind, gradient_bytes
-from .._batches.headroom import enlarged, grown
+from .._batches.headroom import enlarged, grown, larger_kind
 from .._calls.anatomy import anatomy
 from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
@@ -161,7 +161,7 @@ class Plans:
         def make() -> Ready:
             own = offered(profile, speaks=self._agreement.speaks)
             try:
-                return self._with_headroom(begins, known, own) or self._as_recorded(begins, known, own)
+                return self._with_headroom(begins, known, own, memory) or self._as_recorded(begins, known, own)
             except (Infeasible, TooCostly) as error:
                 if first or self._request.strict:
                     raise
@@ -276,20 +276,19 @@ class Plans:
         self.history = dataclasses.replace(self.history, beside_bytes=beside_bytes)
         return self._profile(begins, known, memory)
 
-    def _with_headroom(self, begins: Forward, known: Known, profile: Profile) -> Ready | None:
+    def _with_headroom(self, begins: Forward, known: Known, profile: Profile, memory: OptimizerMemory) -> Ready | None:
         """Plan for larger batches than were recorded: those of `plan_for`, or with headroom if sizes vary.
 
         None if there is neither, or no plan holds the headroom to the budget.
         """
         request, kind, own = self._request, self.history.roomy(known), known.kind.batches
         if request.plan_for and len(own) == 1:
-            larger = begins._replace(arguments=enlarged(begins, request.plan_for))
-            told = larger.batch(numbers=self.history.numbers).shapes
-            shapes = tuple(tuple(map(max, *pair)) for pair in zip(kind.batches[0].shapes, told, strict=True))
-            kind = dataclasses.replace(kind, batches=(dataclasses.replace(own[0], shapes=shapes),))
+            kind = larger_kind(begins, kind, request.plan_for, numbers=self.history.numbers)
         if kind == known.kind:
             return None
-        large = grown(begins, profile, own[0].shapes, kind.batches[0].shapes, request.loss)
+        alike = [each for each in self.history.known if each is not known and each.kind.batches[0].kind == own[0].kind]
+        seen = ((each.kind.batches[0].shapes, self._profile(begins, each, memory)[1]) for each in alike)
+        large = grown(begins, profile, own[0].shapes, kind.batches[0].shapes, request.loss, seen)
         try:
             plan = request.solve(large, device_of(begins.device))
             return self._ready_for(kind, large, plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import random
 from typing import Any
 
@@ -118,6 +119,33 @@ def test_headroom_beyond_what_a_model_takes_is_guessed_without_a_word(caplog: py
     loop.losses([tokens_of(2, length) for length in (100, 100, 140, 140)])
     assert autockpt.plan_of(loop.model) is not None and decision(loop) == "Replan"
     assert not caplog.records
+
+
+def looks(own: Told, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+    """Looks at values, which fake tensors do not have: random depth and masks that are drawn do so."""
+    return own.inner(input_ids if input_ids.sum().item() >= 0 else -input_ids, labels)
+
+
+@pytest.mark.parametrize("lengths", [(96, 96, 120, 120), (120, 120, 96, 150, 150)])
+def test_headroom_is_that_of_larger_steps_that_were_seen_where_fake_tensors_do_not_run(
+    lengths: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="autockpt")
+    loop = Loop(autockpt.apply(Told(looks, inner=language_model(2)), "1GB"), inside)
+    loop.losses([tokens_of(4, length) for length in lengths])
+    assert "larger batches are guessed" in caplog.text and decision(loop) == "Replan"
+    governor: Any = governor_of(loop.model)
+    longest = max(shape[1] for shape in governor._plans.history.current.kind.batches[0].shapes)
+    real = plain_peak(tokens_of(4, longest), layers=2)
+    assert longest == round(1.25 * max(lengths) + 0.1)
+    assert real <= plan_of(loop).plain_peak_bytes <= 1.1 * real
+
+
+def test_shapes_that_are_told_where_fake_tensors_do_not_run_are_not_foretold_too_small() -> None:
+    shapes = {"input_ids": (4, 128), "labels": (4, 128)}
+    loop = Loop(autockpt.apply(Told(looks, inner=language_model(2)), "1GB", plan_for=shapes), inside)
+    loop.losses([tokens_of(4, 64)] * 3)
+    assert plan_of(loop).plain_peak_bytes >= plain_peak(tokens_of(4, 128), layers=2)
 
 
 @pytest.mark.parametrize("shapes", [{"input_idds": (4, 128)}, {"input_ids": (4, 128, 3)}])
