@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -106,8 +107,8 @@ class LateWrites:
             run: runs it.
         """
         if name in HANDS_OUT:
-            return lambda: self._hand_out(given, run)
-        return (lambda: self._watch(given, run)) if self._open else run
+            return partial(self._hand_out, given, run)
+        return partial(self._watch, given, run) if self._open else run
 
     def are_open(self, tensor: torch.Tensor) -> bool:
         """Whether somebody has a way to write to a tensor uncounted."""

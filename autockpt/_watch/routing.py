@@ -115,14 +115,14 @@ class routed_functions(TorchFunctionMode):  # noqa: N801 - used as a context, li
             if self._late is not None and func.__self__ is _DATA:
                 self._late.opens(args[0])
             return func(*args, **kwargs)
-        name, given = function_name(func), (args, kwargs)
-
-        def route(run: Callable[[], Any]) -> Any:
-            return self._router(name, given, run if self._late is None else self._late.around(name, given, run))
-
+        # No closure: its cells would keep the arguments for as long as an error's traceback lives.
+        route = functools.partial(self._route, function_name(func), (args, kwargs))
         output = self._errors.around(route, functools.partial(func, *args, **kwargs))
         self._errors.interrupt()
         return output
+
+    def _route(self, name: str, given: Given, run: Callable[[], Any]) -> Any:
+        return self._router(name, given, run if self._late is None else self._late.around(name, given, run))
 
 
 class routed_operators(TorchDispatchMode):  # noqa: N801 - used as a context, like its neighbours

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
-import types
 from collections.abc import Callable
 
 import pytest
@@ -19,13 +19,12 @@ SIZES = (64, 72, 80, 64, 72, 80, 100, 90)
 
 cached = functools.lru_cache(maxsize=None)(functools.partial(torch.linspace, 0.0, 0.1))
 
-hidden = types.ModuleType("hidden")
-hidden.__dict__["made"] = {}
+hidden = ctypes.py_object({})
 
 
 def cached_by_hand(size: int) -> Tensor:
-    """A cache in another file's dictionary, which nothing finds."""
-    made: dict[int, Tensor] = hidden.__dict__["made"]
+    """A cache that an extension written in C holds, which nothing finds."""
+    made: dict[int, Tensor] = hidden.value
     if size not in made:
         made[size] = torch.linspace(0.0, 0.1, size)
     return made[size]
