@@ -6,6 +6,7 @@ import ctypes
 import functools
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ SIZES = (64, 72, 80, 64, 72, 80, 100, 90)
 
 cached = functools.lru_cache(maxsize=None)(functools.partial(torch.linspace, 0.0, 0.1))
 
-hidden = ctypes.py_object({})
+hidden: Any = ctypes.py_object({})
 
 
 def cached_by_hand(size: int) -> Tensor:
