@@ -51,9 +51,12 @@ from .put_back import (
     fill_array,
     fill_bytes,
     fill_dict,
+    fill_objects,
     got,
     held_in,
     hold_in,
+    hooks_on,
+    put_hooks_on,
     rewrite,
     set_back,
     stands,
@@ -69,7 +72,7 @@ MOST_NAME = 100
 MOST_ARRAY_BYTES = 2**26
 """Larger arrays are not copied."""
 
-_NOT_ENTERED = (types.NoneType, bool, int, float, complex, str, bytes, types.ModuleType, type)
+_ATOMS = frozenset({types.NoneType, bool, int, float, complex, str, bytes})
 _RANDOM = (torch.Generator, random.Random, numpy.random.RandomState, numpy.random.Generator)
 _CONTAINERS = (dict, list, set, deque)
 _OBJECTS = (
@@ -83,12 +86,20 @@ _OBJECTS = (
     weakref.WeakValueDictionary,
     weakref.WeakSet,
     queue.Queue,
+    threading.Semaphore,
+    threading.Event,
+    threading.Barrier,
+    torch.quasirandom.SobolEngine,
     cached_property,
 )
 _NUMBERS = (int, float, complex, str, tuple)
 _STREAMS = (io.StringIO, io.BytesIO)
 _OTHERS = (*_STREAMS, bytearray, array.array, Iterator, ContextVar)
+_HELD = (torch.Tensor, torch.nn.Module, numpy.ndarray, weakref.ref, BaseException)
 _OWN = frozenset(torch.nn.Module().__dict__)
+
+_REGISTRIES = tuple(key for key in vars(torch.nn.Module()) if key.endswith("_hooks") and "_forward_" not in key)
+"""Hooks of modules that run in backward, or as states are saved and loaded; a replay restores those of forward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +113,7 @@ class _Kept:
         before: what it held.
         state: whether that is one value, such as a generator's state, compared by value; else items, compared by
             identity.
+        is_set: whether it is a set.
     """
 
     name: str
@@ -109,6 +121,12 @@ class _Kept:
     write: Callable[[Any], object] | None
     before: Any
     state: bool
+    is_set: bool = False
+
+    @property
+    def reordered(self) -> bool:
+        """Whether it is a set that has lost items: put back they may stand elsewhere, and `pop` takes another one."""
+        return self.is_set and not {*map(id, self.before)} <= {*map(id, self.read())}
 
     @property
     def changed(self) -> bool:
@@ -141,11 +159,12 @@ class Contents:
         self._seen: dict[int, object] = {}  # kept alive, so that an id stays its own
         self._names = set(BY_TORCH)  # what code that was met looks up
         self._unnamed: dict[str, list[tuple[str, types.FunctionType]]] = {}  # methods that no such code has named yet
-        self._ways: dict[type, _Way] = {}
+        self._classes: set[type] = set()
+        self._ways: dict[type, tuple[_Way, ...]] = {}
         self._todo = list(roots.items())
         while self._todo:
             name, value = self._todo.pop()
-            if not isinstance(value, _NOT_ENTERED) and id(value) not in self._seen:
+            if type(value) not in _ATOMS and id(value) not in self._seen:
                 self._seen[id(value)] = value
                 self._enter(name, value)
 
@@ -156,8 +175,8 @@ class Contents:
                 each.write(each.before)
 
     def lost(self) -> list[str]:
-        """Name what changed and cannot be put back."""
-        return [each.name for each in self._kept if each.write is None and each.changed]
+        """Name what changed and cannot be put back as it was."""
+        return [each.name for each in self._kept if each.changed and (each.write is None or each.reordered)]
 
     def changed(self) -> list[str]:
         """Name what holds something else now."""
@@ -167,14 +186,12 @@ class Contents:
         """Keep what a value holds, and queue what it leads to."""
         kind = type(value)
         if kind not in self._ways:
-            self._ways[kind] = _way_of(value)
-        self._ways[kind](self, name, value)
-
-    def _nothing(self, name: str, value: object) -> None:
-        """Classes of torch, numpy and Python itself are not entered, but for those above."""
+            self._ways[kind] = _ways_of(value)
+        for enter in self._ways[kind]:
+            enter(self, name, value)
 
     def _mapping(self, name: str, value: dict[Any, Any]) -> None:
-        self._keep(name, lambda: [*value.keys(), *value.values()], partial(fill_dict, value))
+        self._keep_items(name, value)
         if len(value) <= MOST_ITEMS:
             self._todo += [(f"{name}.{key}"[:MOST_NAME], item) for key, item in value.items()]
 
@@ -190,17 +207,35 @@ class Contents:
                 if each is not None:
                     self._todo += [(f"{name}.{path}.{key}"[:MOST_NAME], inside) for key, inside in vars(each).items()]
                     self._slots(f"{name}.{path}", each)
+                    self._hooks_of(f"{name}.{path}", each)
+            for key in _REGISTRIES:
+                self._keep_items(f"the hooks of {name}", vars(value).get(key))
         else:
             self._enter(name, vars(value))
+        self._slots(name, value)
         self._class(name, type(value))
 
+    def _hooks_of(self, name: str, tensor: torch.Tensor) -> None:
+        """Keep the hooks on a tensor's gradient."""
+        for key in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            read, write = partial(hooks_on, tensor, key), partial(put_hooks_on, tensor, key)
+            self._keep(f"the hooks on the gradient of {name}", read, write)
+
+    def _keep_items(self, name: str, value: dict[Any, Any] | None) -> None:
+        """Keep the items of a dictionary, and queue none of them."""
+        if value is not None:
+            self._keep(name, lambda: [*value.keys(), *value.values()], partial(fill_dict, value))
+
     def _container(self, name: str, value: Any) -> None:
-        self._keep(name, lambda: [*value], partial(fill, value))
+        self._keep(name, lambda: [*value], partial(fill, value), is_set=isinstance(value, set))
         if len(value) <= MOST_ITEMS:
             self._todo += [(name, item) for item in value]
 
     def _array(self, name: str, value: Any) -> None:
-        if value.nbytes <= MOST_ARRAY_BYTES and value.flags.writeable and not value.dtype.hasobject:
+        if value.dtype == object and value.size <= MOST_ITEMS:
+            self._keep(name, lambda: [*value.flat], partial(fill_objects, value))
+            self._items(name, value.flat)
+        elif value.nbytes <= MOST_ARRAY_BYTES and value.flags.writeable and not value.dtype.hasobject:
             self._keep(name, value.tobytes, partial(fill_array, value), state=True)
 
     def _bytes(self, name: str, value: Any) -> None:
@@ -219,6 +254,12 @@ class Contents:
     def _method(self, name: str, value: types.MethodType) -> None:
         self._items(name, (value.__self__, value.__func__))
 
+    def _reference(self, name: str, value: weakref.ref[Any]) -> None:
+        self._todo.append((name, value()))
+
+    def _error(self, name: str, value: BaseException) -> None:
+        self._items(name, (value.args, vars(value)))
+
     def _builtin(self, name: str, value: types.BuiltinMethodType) -> None:
         self._todo.append((name, value.__self__))
 
@@ -229,9 +270,15 @@ class Contents:
         self._keep(f"the generator {name}", partial(stands, value), None)
 
     def _keep(
-        self, name: str, read: Callable[[], Any], write: Callable[[Any], object] | None, *, state: bool = False
+        self,
+        name: str,
+        read: Callable[[], Any],
+        write: Callable[[Any], object] | None,
+        *,
+        state: bool = False,
+        is_set: bool = False,
     ) -> None:
-        self._kept.append(_Kept(name=name, read=read, write=write, before=read(), state=state))
+        self._kept.append(_Kept(name=name, read=read, write=write, before=read(), state=state, is_set=is_set))
 
     def _random(self, name: str, value: Any) -> None:
         if isinstance(value, torch.Generator):
@@ -275,17 +322,20 @@ class Contents:
                 self._todo.append((key, value))
 
     def _class(self, name: str, kind: type) -> None:
-        """Enter the methods of a class that some code names, and its own attributes that are data."""
-        for each in kind.__mro__:
-            if id(each) in self._seen or of_library(each):
+        """Enter the methods of a class that some code names, its own attributes that are data, and classes in it."""
+        meta: type = type(kind)
+        for each in (*kind.__mro__, *meta.__mro__):
+            if each in self._classes or of_library(each):
                 continue
-            self._seen[id(each)] = each
+            self._classes.add(each)
             for key, value in vars(each).items():
                 methods = [(name, function) for function in functions_of(value)]
                 if methods and (key in self._names or (key.startswith("__") and key not in BY_NAME)):
                     self._todo += methods
                 elif methods:
                     self._unnamed.setdefault(key, []).extend(methods)
+                elif isinstance(value, type) and not key.startswith("__"):
+                    self._class(f"{each.__qualname__}.{key}", value)
                 elif not key.startswith("__") and _is_data(value):
                     self._keep(
                         f"{each.__qualname__}.{key}", partial(bound, vars(each), key), partial(set_back, each, key)
@@ -324,6 +374,7 @@ class Contents:
 _Way: TypeAlias = Callable[[Contents, str, Any], None]
 
 _WAYS: tuple[tuple[Any, _Way], ...] = (
+    (type, Contents._class),
     (dict, Contents._mapping),
     (torch.Tensor, Contents._tensor),
     (torch.nn.Module, Contents._module),
@@ -339,23 +390,32 @@ _WAYS: tuple[tuple[Any, _Way], ...] = (
     (types.FunctionType, Contents._function),
     (types.GeneratorType, Contents._generator),
     (ContextVar, Contents._context),
+    (weakref.ref, Contents._reference),
+    (BaseException, Contents._error),
     (_OBJECTS, Contents._object),
 )
 """How each kind of value is entered; the first kind that matches counts."""
 
 
-def _way_of(value: object) -> _Way:
-    """Return how values of a kind are entered; `value` is one of them."""
-    way = next((enter for kinds, enter in _WAYS if isinstance(value, kinds)), None)
-    if way is not None:
-        return way
-    if not of_library(type(value)):
-        return Contents._object
-    return Contents._iterator if isinstance(value, Iterator) else Contents._nothing
+def _ways_of(value: Any) -> tuple[_Way, ...]:
+    """Return how values of a kind are entered; `value` is one of them.
+
+    What is inside comes first, then the attributes that a class of the user's adds. Of torch, numpy and Python itself
+    no other classes are entered.
+    """
+    ways = [enter for kinds, enter in _WAYS if isinstance(value, kinds)][:1]
+    own = not isinstance(value, type) and not of_library(type(value))
+    if isinstance(value, torch.nn.Module) and isinstance(value, _CONTAINERS):
+        ways = [Contents._module, *ways] if isinstance(value, dict) else [*ways, Contents._container]
+    elif own and not isinstance(value, (torch.nn.Module, torch.Tensor)) and Contents._object not in ways:
+        ways.append(Contents._object)
+    elif not ways and isinstance(value, Iterator):
+        ways.append(Contents._iterator)
+    return tuple(ways)
 
 
 def _is_data(value: object) -> bool:
     """Whether a global or a class attribute is data that a step may change, and no flag and no import."""
-    if isinstance(value, (*_RANDOM, *_CONTAINERS, *_OBJECTS, *_NUMBERS, *_OTHERS, torch.Tensor, numpy.ndarray)):
+    if isinstance(value, (*_RANDOM, *_CONTAINERS, *_OBJECTS, *_NUMBERS, *_OTHERS, *_HELD)):
         return not isinstance(value, bool)  # a flag: it says that a set-up need not be done twice
     return not isinstance(value, (type, types.FunctionType, types.ModuleType)) and not of_library(type(value))

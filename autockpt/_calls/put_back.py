@@ -38,6 +38,17 @@ def got(thing: object, key: str) -> list[Any]:
         return []
 
 
+def hooks_on(tensor: Any, key: str) -> list[Any]:
+    hooks = getattr(tensor, key, None) or {}
+    return [*hooks.keys(), *hooks.values()]
+
+
+def put_hooks_on(tensor: Any, key: str, before: list[Any]) -> None:
+    hooks = getattr(tensor, key)
+    if hooks is not None:  # taken away since, with all hooks: nothing ran twice
+        fill_dict(hooks, before)
+
+
 def held_in(variable: ContextVar[Any]) -> list[Any]:
     try:
         return [variable.get()]
@@ -54,10 +65,10 @@ def hold_in(variable: ContextVar[Any], before: list[Any]) -> None:
 def set_back(thing: object, key: str, before: list[Any]) -> None:
     """Set an attribute, or take it away again; also if the class is frozen."""
     kind: Any = type if isinstance(thing, type) else object
-    if before:
-        kind.__setattr__(thing, key, before[0])
-    else:
-        kind.__delattr__(thing, key)
+    try:
+        kind.__setattr__(thing, key, before[0]) if before else kind.__delattr__(thing, key)
+    except TypeError:  # a class of an extension has its own way
+        setattr(thing, key, before[0]) if before else delattr(thing, key)
 
 
 def stands(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
@@ -84,6 +95,11 @@ def fill(value: Any, before: Iterable[Any]) -> None:
     else:
         value.clear()
         value.update(before) if isinstance(value, set) else value.extend(before)
+
+
+def fill_objects(value: Any, before: list[Any]) -> None:
+    for place, item in enumerate(before):
+        value.flat[place] = item
 
 
 def fill_array(value: Any, before: bytes) -> None:
