@@ -19,10 +19,12 @@ from .._frames.slots import Slot
 from .._stash.spill import SpilledTensor
 from .expected import CopiedNumbers, Expected, expected_in, kept
 from .findings import Findings
-from .hidden import HookState
+from .hidden import HookState, Snapshot
 from .unwritten import Remade, attentions, is_unwritten
 
 OTHER_VALUES = "saved other values in its replay than in its forward: it reads something that changes in between"
+
+CHANGES = "changes {}, which a replay would do again"
 
 CANNOT = "cannot be replayed ({})"
 
@@ -36,15 +38,16 @@ class Check:
         findings: where results are noted.
         segment: number of the frame's segment.
         compares: whether the replay is compared, by checksums.
+        looks: whether what it changes in Python objects is looked for, and put back.
 
     Attributes:
         findings, segment, compares: as given.
     """
 
-    __slots__ = ("_attentions", "_others", "_places", "_since", "compares", "findings", "segment")
+    __slots__ = ("_attentions", "_looks", "_others", "_places", "_since", "compares", "findings", "segment")
 
-    def __init__(self, findings: Findings, segment: int, *, compares: bool) -> None:
-        self.findings, self.segment, self.compares = findings, segment, compares
+    def __init__(self, findings: Findings, segment: int, *, compares: bool, looks: bool = False) -> None:
+        self.findings, self.segment, self.compares, self._looks = findings, segment, compares, looks
         self._others: list[Generator] = []  # generators that a call may draw from, besides the devices' own
         self._attentions: set[int] = set()  # numbers of the autograd nodes of attention kernels
         self._places = Places() if compares else None
@@ -88,15 +91,18 @@ class Check:
             Exception: see `Replay.run`.
         """
         replay = self.make(frame, last, backward)
-        hooks = self._hooks(frame)
+        hooks, before = self._hooks(frame), Snapshot(frame.calls) if self._looks else None
         try:
             replay.run(self.need_all)
             wrong = self.compares and self.wrong(frame, last, backward)
         except (Changed, ReplayError) as error:
             raise self.refused(replay.call.key, CANNOT.format(error)) from error
         finally:
+            changed = before.put_back() if before is not None else []
             if hooks is not None:
                 hooks.put_back()
+        if changed:
+            self.findings.fault(self.segment, replay.call.key, CHANGES.format(changed[0]))
         if wrong:
             raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
 

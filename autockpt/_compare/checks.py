@@ -68,7 +68,7 @@ class ReplayChecks:
             return Rehearsal(findings, segment, self._spills)
         turn = self._turn % max(self._n_segments, LEAST_PERIOD)
         if (self._always or turn == segment) and segment not in findings.unrepeating:
-            return Check(findings, segment, compares=True)
+            return Check(findings, segment, compares=True, looks=self._always)
         check = self._uncompared.get(segment)
         if check is None:
             check = self._uncompared[segment] = Check(findings, segment, compares=False)

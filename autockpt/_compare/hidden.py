@@ -106,6 +106,28 @@ class Hidden:
         return [name for (name, _), before, now in found if before != now]
 
 
+class Snapshot:
+    """All that a replay of some calls may change and does not put back by itself, as it is when this is made.
+
+    Args:
+        calls: the calls.
+    """
+
+    def __init__(self, calls: Sequence[MemberCall]) -> None:
+        self._hidden = Hidden(calls)
+        self._copies, self._hooks = SmallCopies(self._hidden.small()), HookState(calls)
+        self.hooks_keep: list[torch.Tensor] | None = None
+
+    def put_back(self) -> list[str]:
+        """Restore it, and return names of what had changed; not of what hooks keep: see `hooks_keep`."""
+        written = self._hooks.put_back()
+        if written is not None:
+            self.hooks_keep = [*(self.hooks_keep or []), *written]
+        changed = [*(name for name, _ in self._copies.put_back()), *self._hidden.changed()]
+        self._hidden.put_back()
+        return changed
+
+
 class HookState:
     """What the forward hooks inside some calls keep. They run again in a replay, and this puts it back afterwards.
 

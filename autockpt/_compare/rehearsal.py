@@ -23,14 +23,12 @@ from .._frames.replay import Replay
 from .._stash.base import NoRoom
 from .._stash.held import HeldStashes
 from .._stash.spill import Spill, SpilledTensor
-from .check import CANNOT, OTHER_VALUES, Check
+from .check import CANNOT, CHANGES, OTHER_VALUES, Check
 from .expected import CopiedNumbers, expected_in
 from .findings import Findings
-from .hidden import Hidden, HookState, SmallCopies, Sums
+from .hidden import Hidden, Snapshot, Sums
 
 _log = logging.getLogger("autockpt")
-
-CHANGES = "changes {}, which a replay would do again"
 
 FAILS = "fails in its replay ({}: {}{})"
 
@@ -82,7 +80,7 @@ class Rehearsal(Check):
         spills: where the dropped tensors wait.
     """
 
-    __slots__ = ("_held", "_hidden", "_spills", "_sums", "_why")
+    __slots__ = ("_changed", "_held", "_hidden", "_spills", "_sums", "_why")
 
     def __init__(self, findings: Findings, segment: int, spills: Spills) -> None:
         super().__init__(findings, segment, compares=True)
@@ -91,6 +89,7 @@ class Rehearsal(Check):
         self._spills = spills
         self._held: dict[str, Spill] = {}  # by type of device
         self._why: dict[str, str] = {}  # calls to keep, with reasons
+        self._changed: dict[str, list[str]] = {}  # what the forwards of calls changed
 
     @_torch_private.never_compiled
     def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
@@ -106,7 +105,7 @@ class Rehearsal(Check):
         hidden, sums, self._hidden, self._sums = self._hidden, self._sums, None, None
         if hidden is not None and sums is not None:
             with _torch_private.no_torch_functions():
-                lost = [*sums.changed(), *hidden.lost()]
+                lost, self._changed[call.key] = [*sums.changed(), *hidden.lost()], hidden.changed()
             if lost:
                 self._why[call.key] = CHANGES.format(lost[0])
 
@@ -123,32 +122,26 @@ class Rehearsal(Check):
         return held if isinstance(held, SpilledTensor) else None
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
-        hidden, replay = Hidden(frame.calls), self.make(frame, last, backward)
-        copies, hooks = SmallCopies(hidden.small()), HookState(frame.calls)
-
-        def put_back() -> list[str]:
-            """Restore all that the replay has changed, and return names of it; what hooks keep is no reason."""
-            self._note(hooks.put_back())
-            changed = [*(name for name, _ in copies.put_back()), *hidden.changed()]
-            hidden.put_back()
-            return changed
+        before, replay = Snapshot(frame.calls), self.make(frame, last, backward)
 
         def again() -> None:
             self.need_all()
-            put_back()
+            before.put_back()
 
         try:
             self._try(frame, replay, again)
         finally:
-            changed = put_back()
+            changed = before.put_back()
         if changed:
-            self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
+            self._blame(replay.call.key, changed)
         try:
             wrong = self.wrong(frame, last, backward)
         finally:  # on a device `wrong` may have replayed once more
-            put_back()
+            before.put_back()
+            self._note(before.hooks_keep)
         if wrong:
-            self._why.setdefault(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
+            if not self._why:  # else a call that is named gave this one other arguments
+                self._why[frame.call_at(wrong[0][0]).key] = OTHER_VALUES
             if any((each := expected_in(slot)) is None or each.spilled is None for _, slot in wrong):
                 raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
         self._settle(frame)
@@ -156,8 +149,7 @@ class Rehearsal(Check):
     def descend(self, frame: Frame, descent: Descends) -> bool:
         if self._why:  # its replay settles what becomes of it
             return False
-        hidden = Hidden(frame.calls)
-        copies, hooks = SmallCopies(hidden.small()), HookState(frame.calls)
+        before = Snapshot(frame.calls)
         try:
             descent.run()
         except torch.OutOfMemoryError:
@@ -165,17 +157,21 @@ class Rehearsal(Check):
         except Exception as error:
             self._why[descent.call.key] = FAILS.format(type(error).__name__, error, "")
         finally:
-            self._note(hooks.put_back())
-            changed = [*(name for name, _ in copies.put_back()), *hidden.changed()]
-            hidden.put_back()
+            changed = before.put_back()
+            self._note(before.hooks_keep)
         if changed:
-            self._why.setdefault(descent.call.key, CHANGES.format(changed[0]))
+            self._blame(descent.call.key, changed)
         return not self._why
 
     def _note(self, written: list[Tensor] | None) -> None:
         """Note that hooks keep something, with the tensors that they wrote: later replays put it back, too."""
         if written is not None:
             self.findings.hooks_keep.setdefault(self.segment, []).extend(map(weakref.ref, written))
+
+    def _blame(self, last: str, changed: list[str]) -> None:
+        """Keep the call whose forward changed what a replay has changed; where none did, the last that ran."""
+        blamed = [key for key, names in self._changed.items() if not {*changed}.isdisjoint(names)]
+        self._why.setdefault(blamed[0] if blamed else last, CHANGES.format(changed[0]))
 
     def _try(self, frame: Frame, replay: Replay, again: Callable[[], None]) -> None:
         """Run a replay, unless a call cannot be replayed and none is needed. An error is a reason to keep the call."""

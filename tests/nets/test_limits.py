@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -29,12 +29,18 @@ def examples() -> dict[str, Any]:
     return found
 
 
-def train(kind: type[nn.Module], prepare: Callable[[Any, int], object], *, planned: bool) -> Losses:
+def train(
+    kind: type[nn.Module],
+    prepare: Callable[[Any, int], object],
+    *,
+    planned: bool,
+    check: Literal["sampled", "always"] = "always",
+) -> Losses:
     """Train; return the gradients of each step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), kind(8, 8), nn.Linear(8, 8))
     if planned:
-        autockpt.apply(model, plan=autockpt.Plan.of(["1"]), check="always")
+        autockpt.apply(model, plan=autockpt.Plan.of(["1"]), check=check)
     optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
     for number in range(STEPS):
         prepare(model[1], number)
@@ -50,7 +56,10 @@ def equal(plain: Losses, planned: Losses) -> list[bool]:
     return [all(map(torch.equal, one, other)) for one, other in zip(plain, planned, strict=True)]
 
 
-def test_a_replay_counts_too(examples: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("check", ["sampled", "always"])
+def test_a_replay_counts_too(
+    examples: dict[str, Any], caplog: pytest.LogCaptureFixture, check: Literal["sampled", "always"]
+) -> None:
     kind = examples["Counts"]
 
     def late(module: Any, number: int) -> None:
@@ -58,8 +67,11 @@ def test_a_replay_counts_too(examples: dict[str, Any], caplog: pytest.LogCapture
 
     plain, counted = train(kind, late, planned=False), kind.calls[0]
     kind.calls[0] = 0
-    assert equal(plain, train(kind, late, planned=True)) == [True] * STEPS
-    assert kind.calls[0] == 2 * counted and not caplog.records
+    assert equal(plain, train(kind, late, planned=True, check=check)) == [True] * STEPS
+    if check == "always":
+        assert kind.calls[0] == counted and "1#0 is kept from now on" in caplog.text
+    else:
+        assert kind.calls[0] == 2 * counted and not caplog.records
 
 
 def test_a_replay_that_counts_from_the_start_is_seen(
