@@ -11,8 +11,9 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -59,7 +60,21 @@ class Falls:
         self.__dict__["values"][name] = value
 
 
+class Row(list[int]):
+    """A list with attributes."""
+
+
+class Outer:
+    class Inner:
+        counts: ClassVar[dict[Key, int]] = {}
+
+
+class Kind:
+    counts: ClassVar[dict[Key, int]] = {}
+
+
 BY_KEY: dict[Key, int] = {}
+FAR: dict[Key, nn.Module] = {}
 WEAK: weakref.WeakKeyDictionary[Key, int] = weakref.WeakKeyDictionary()
 CONTEXT: contextvars.ContextVar[dict[Key, int] | None] = contextvars.ContextVar("counts", default=None)
 
@@ -89,6 +104,9 @@ class State(nn.Module):
         self.register_buffer("scale", torch.ones(()))
         self.key, self.place, self.writer, self.read = Key(), place, writer, read
         self.falls, self.local, self.slotted = Falls(), threading.local(), Slotted()
+        FAR[self.key] = nn.Linear(1, 1)
+        self.far, self.kind, self.row = weakref.ref(FAR[self.key]), Kind, Row()
+        self.objects = np.array([Slotted()], dtype=object)
         weight: Any = self.linear.weight
         weight.box, weight.slotted = {"n": 0}, Slotted()
         if writer == "Before":
@@ -156,6 +174,12 @@ PLACES = {
     "Global": _item(lambda owner: BY_KEY, lambda owner: owner.key),
     "Weak": _item(lambda owner: WEAK, lambda owner: owner.key),
     "Elsewhere": Place(lambda owner: elsewhere.counted(owner.key), lambda owner, n: elsewhere.put(owner.key, n)),
+    "FarModule": _attribute(lambda owner: FAR[owner.key]),
+    "Reference": _attribute(lambda owner: owner.far()),
+    "Subclass": _attribute(lambda owner: owner.row),
+    "Objects": _attribute(lambda owner: owner.objects[0]),
+    "NestedClass": _item(lambda owner: Outer.Inner.counts, lambda owner: owner.key),
+    "ClassInAttribute": _item(lambda owner: owner.kind.counts, lambda owner: owner.key),
     "Context": Place(lambda owner: (CONTEXT.get() or {}).get(owner.key, 0), _in_context),
 }
 

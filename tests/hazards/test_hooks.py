@@ -12,8 +12,8 @@ from torch.autograd.graph import save_on_cpu
 
 import autockpt
 from autockpt import Plan
-from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, mlp, summed
+from tests.frames.comparing import assert_same, steps
+from tests.frames.models import WIDTH, batch, mlp, summed
 from tests.toys.chains import through
 from tests.toys.told import Told, with_linear
 from tests.twin import counting_replays
@@ -223,3 +223,31 @@ def test_an_output_that_a_hook_keeps_has_its_gradient() -> None:
     autockpt.apply(model, plan=Plan.of(["1"]))
     summed(model).backward()
     assert [out.grad is not None for out in kept] == [True]
+
+
+def test_hooks_that_forward_puts_on_parameters_and_modules_are_not_put_on_twice() -> None:
+    """A replay ends before its forward would take them off again, or takes off those of its forward."""
+
+    def on_weight(own: Told, x: Tensor) -> Any:
+        handle = own.linear.weight.register_hook(lambda gradient: gradient * 1.5)
+        out = own.linear(x).tanh()
+        handle.remove()
+        return out
+
+    def once(own: Told, x: Tensor) -> Any:
+        if not own.hooked:
+            own.linear.register_full_backward_hook(times(2))
+            own.hooked.append(True)
+        return own.linear(x).tanh()
+
+    for forward, made in ((on_weight, dict[str, Any]), (once, lambda: {"hooked": []})):
+        found = []
+        for plan in (Plan(), Plan.of(["0", "1"])):
+            torch.manual_seed(0)
+            model = nn.Sequential(*(with_linear(forward, **made()) for _ in range(3)))
+            autockpt.apply(model, plan=plan, check="always")
+            run = steps(model, lambda model: model(batch(8, WIDTH).requires_grad_()).sum(), count=3)
+            hooks = [len(module._backward_hooks) for module in model.modules()]
+            found.append((run, hooks, [len(each._backward_hooks or {}) for each in model.parameters()]))
+        assert found[0][0].differences(found[1][0]) == []
+        assert found[0][1:] == found[1][1:]

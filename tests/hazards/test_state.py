@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -268,3 +269,67 @@ def test_a_tensor_with_a_graph_at_a_parameter_does_not_keep_a_replay_alive() -> 
 
     torch.manual_seed(0)
     assert_same(nn.Sequential(*(with_linear(keeps) for _ in range(3))), ["0", "1"], summed)
+
+
+class Struct(msgspec.Struct):
+    n: int = 0
+
+
+def taken(own: Told, x: Tensor) -> Any:
+    return own.linear(x).tanh() * (1 + 0.1 * own.held.pop())
+
+
+def counted(own: Told, x: Tensor) -> Any:
+    own.held.n += 1
+    return own.linear(x).tanh() * (1 + 0.1 * own.held.n)
+
+
+@pytest.mark.parametrize(
+    ("forward", "make"),
+    [(taken, lambda: set(range(1, 100))), (counted, Struct)],
+    ids=["a set's order", "a class of C's"],
+)
+def test_what_is_not_put_back_as_it_was_is_not_replayed(forward: Any, make: Any) -> None:
+    """A set that was emptied gives its items in another order; objects of an extension refuse `object.__setattr__`."""
+    found = []
+    for plan in (Plan(), Plan.of(["0", "1"])):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(with_linear(forward, held=make()) for _ in range(3)))
+        autockpt.apply(model, plan=plan)
+        found.append(steps(model, summed, count=4))
+    assert found[0].differences(found[1]) == []
+
+
+calls = 0
+
+
+def counts_calls(own: Told, x: Tensor) -> Any:
+    global calls
+    calls += 1
+    return own.linear(x).tanh() * (1 + 0.1 * calls)
+
+
+def test_the_call_that_counts_is_named_and_not_its_neighbour(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    plain = [with_linear(lambda own, x: own.linear(x).tanh()) for _ in range(2)]
+    model = nn.Sequential(plain[0], with_linear(counts_calls), plain[1])
+    autockpt.apply(model, plan=Plan.of([["0", "1", "2"]]))
+    steps(model, summed, count=2)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("1#0 is kept from now on") and "changes calls" in said
+
+
+def test_what_begins_to_change_late_is_put_back_where_every_replay_is_looked_at() -> None:
+    def cools(own: Told, x: Tensor) -> Any:
+        own.n += 1
+        if own.n > 2:
+            own.settings["tau"] *= 0.9
+        return own.linear(x).tanh() * own.settings["tau"]
+
+    found = []
+    for plan in (Plan(), Plan.of(["0", "1"])):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(with_linear(cools, n=0, settings={"tau": 1.0}) for _ in range(3)))
+        autockpt.apply(model, plan=plan, check="always")
+        found.append(steps(model, summed, count=5))
+    assert found[0].differences(found[1]) == []
