@@ -99,6 +99,7 @@ class Check:
             raise self.refused(replay.call.key, CANNOT.format(error)) from error
         finally:
             changed = before.put_back() if before is not None else []
+            self.findings.hooks_wrote(self.segment, before.hooks_keep if before is not None else None)
             if hooks is not None:
                 hooks.put_back()
         if changed:

@@ -1,6 +1,7 @@
 """Which replays of a plan are compared with their forwards, and what follows if they differ.
 
 a segment's first frame    a rehearsal: dropped tensors are spilled too; backward reads those if the replay differs
+its second frame           a check that also looks at what the replay changes in Python objects, and puts it back
 its later frames           a check: one segment per step, in turn; checksums of replay and forward must be equal
 a replay that differs      the segment's calls are kept from then on, and another plan is made
 """
@@ -66,6 +67,9 @@ class ReplayChecks:
         findings = self.findings
         if segment not in findings.rehearsed:
             return Rehearsal(findings, segment, self._spills)
+        if segment not in findings.looked_again:  # the first call may set up what later ones change
+            findings.looked_again.add(segment)
+            return Check(findings, segment, compares=segment not in findings.unrepeating, looks=True)
         turn = self._turn % max(self._n_segments, LEAST_PERIOD)
         if (self._always or turn == segment) and segment not in findings.unrepeating:
             return Check(findings, segment, compares=True, looks=self._always)

@@ -22,6 +22,7 @@ class Findings:
         refused: numbers of the segments that are kept, since a replay failed or differed.
         needed_whole: numbers of the segments whose replays also run what the plan skips, since one replay needed it.
         rehearsed: numbers of the segments that have had their rehearsal.
+        looked_again: numbers of those of which a second replay was looked at.
         unrepeating: numbers of the segments that are no longer compared, since two replays of one frame differed.
         hooks_keep: by number of a segment whose forward hooks keep something that a replay changed: the tensors that
             they wrote.
@@ -31,11 +32,17 @@ class Findings:
         self.refused: set[int] = set()
         self.needed_whole: set[int] = set()
         self.rehearsed: set[int] = set()
+        self.looked_again: set[int] = set()
         self.unrepeating: set[int] = set()
         self.hooks_keep: dict[int, list[weakref.ref[Tensor]]] = {}
         self._governed = governed
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not taken yet
         self._drawn_from: dict[int, list[Generator]] = {}
+
+    def hooks_wrote(self, segment: int, written: list[Tensor] | None) -> None:
+        """Note that hooks keep something, and which tensors they wrote: later replays put it back. None: nothing."""
+        if written is not None:
+            self.hooks_keep.setdefault(segment, []).extend(map(weakref.ref, written))
 
     def drawn_from(self, segment: int) -> list[Generator]:
         """Return the generators, besides the devices' own, that a segment's calls drew from; a list to add more to."""

@@ -138,7 +138,7 @@ class Rehearsal(Check):
             wrong = self.wrong(frame, last, backward)
         finally:  # on a device `wrong` may have replayed once more
             before.put_back()
-            self._note(before.hooks_keep)
+            self.findings.hooks_wrote(self.segment, before.hooks_keep)
         if wrong:
             if not self._why:  # else a call that is named gave this one other arguments
                 self._why[frame.call_at(wrong[0][0]).key] = OTHER_VALUES
@@ -158,15 +158,10 @@ class Rehearsal(Check):
             self._why[descent.call.key] = FAILS.format(type(error).__name__, error, "")
         finally:
             changed = before.put_back()
-            self._note(before.hooks_keep)
+            self.findings.hooks_wrote(self.segment, before.hooks_keep)
         if changed:
             self._blame(descent.call.key, changed)
         return not self._why
-
-    def _note(self, written: list[Tensor] | None) -> None:
-        """Note that hooks keep something, with the tensors that they wrote: later replays put it back, too."""
-        if written is not None:
-            self.findings.hooks_keep.setdefault(self.segment, []).extend(map(weakref.ref, written))
 
     def _blame(self, last: str, changed: list[str]) -> None:
         """Keep the call whose forward changed what a replay has changed; where none did, the last that ran."""

@@ -22,6 +22,10 @@ torch.set_num_threads(1)
 BLOCKS = Plan.of(["0", ["1", "2"]])
 
 
+PATCHED = ("forward", "__reduce_ex__", "__deepcopy__")
+"""What a patch puts into a module's `__dict__`: taken off for the plain steps, and put on anew."""
+
+
 class State:
     """All that `verify` must leave as it was, by value and by identity."""
 
@@ -33,7 +37,7 @@ class State:
         self.tensors += [torch.get_rng_state()]
         self.others = random.getstate(), repr(numpy.random.get_state()), plan_of(model)
         self.attributes = {
-            name: {key: repr(value) for key, value in module.__dict__.items() if key != "forward"}
+            name: {key: repr(value) for key, value in module.__dict__.items() if key not in PATCHED}
             for name, module in model.named_modules()
         }
         self.hooks = [parameter._backward_hooks for parameter in model.parameters()]
