@@ -110,6 +110,19 @@ class Packed(Detached):
         return leaf_of(tensor, self._kind, self._requires_grad, self._tags or [])
 
 
+def brings_back(hooks: _torch_private.Hooks, tensor: Tensor) -> bool:
+    """Whether saved-tensor hooks bring a tensor's values back as they were, and not rounded or compressed."""
+    if _torch_private.only_move(hooks):
+        return True
+    pack, unpack = hooks
+    with torch.no_grad():
+        own = tensor.detach()
+        back = unpack(pack(own))
+        if (back.dtype, back.shape, back.device) != (own.dtype, own.shape, own.device):
+            return False
+        return bool(((back == own) | (back != back) & (own != own)).all())  # what is no number is itself
+
+
 def leaf_of(tensor: Tensor, kind: type[Tensor], requires_grad: bool, tags: Tags) -> Tensor:
     """Return `tensor` as a leaf of a new graph, of class `kind` and with the attributes in `tags`."""
     leaf = tensor.detach()

@@ -6,12 +6,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
+import torch
 from torch import Tensor
 
 from .. import _torch_private
 from .._calls.values import encode, not_simple, tensors
 from .._found.around import Around, Generator, generators_of, needed, states_of
-from .._found.held import BOUNDARY, READ, Detached, Packed, Ref
+from .._found.held import BOUNDARY, READ, Detached, Packed, Ref, brings_back
 from .._found.state import ModuleState
 from .frame import Frame, MemberCall, Replayer, Within, unpack
 from .moved import MovedBoundary, Moves
@@ -76,10 +77,11 @@ class Recording:
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
         pack, before, outer = self.packs(frame, state.owners), call.random, thread.units
+        hooks = None if thread.replays else _torch_private.outer_hooks()
         recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
         try:
             # The push is the first call of this block, and the pop that of its own: no interrupt leaves one undone.
-            _torch_private.push_hooks(pack.hook, unpack)
+            _torch_private.push_hooks(pack.hook, unpack if hooks is None else unpacked_by(hooks))
             if recorder is None:
                 result = forward(*args, **kwargs)
             else:
@@ -144,7 +146,7 @@ class Recording:
         ref = Ref(BOUNDARY, len(self.frame.boundary))
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
         if hooks is not None:
-            held: Detached = Packed(tensor, hooks)
+            held = Packed(tensor, hooks) if brings_back(hooks, tensor) else Detached(tensor, READ)
         else:
             held = (self._moved(tensor) if self._moves is not None else None) or Detached(tensor, READ)
         self.frame.boundary.append(held)
@@ -157,6 +159,20 @@ class Recording:
             return None
         storage = self._moves.storage_of(tensor)
         return None if storage is None else MovedBoundary(tensor, storage)
+
+
+def unpacked_by(hooks: _torch_private.Hooks) -> Callable[[Any], Tensor]:
+    """Return what brings a saved tensor back where hooks of the user's are around: as these do, rounded for one."""
+    if _torch_private.only_move(hooks):
+        return unpack
+    theirs, back = hooks
+
+    def unpacked(held: Any) -> Tensor:
+        with torch.no_grad():
+            tensor: Tensor = back(theirs(unpack(held)))
+        return tensor
+
+    return unpacked
 
 
 def _state_of(tensor: Tensor) -> _State:

@@ -64,6 +64,7 @@ from .modes import (
     function_modes,
     modes_on,
     of_the_user,
+    only_move,
     outer_hooks,
     pop_function_mode,
     pop_hooks,

@@ -32,6 +32,13 @@ outer_hooks: Callable[[], Hooks | None] = functools.partial(_autograd._top_saved
 """Return the innermost saved-tensors hooks, None if there are none."""
 
 
+def only_move(hooks: Hooks) -> bool:
+    """Whether saved-tensor hooks are known to bring tensors back as they were: those of `save_on_cpu`, and ours."""
+    pack = hooks[0]
+    moves = str(getattr(pack, "__qualname__", "")).startswith(f"{torch.autograd.graph.save_on_cpu.__name__}.")
+    return moves or str(getattr(pack, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+
+
 def suspend_function_mode(mode: object) -> bool:
     """Switch off the torch function mode `mode` if it is the innermost; return whether it was."""
     depth = _C._len_torch_function_stack()

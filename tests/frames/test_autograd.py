@@ -286,3 +286,22 @@ def test_multiple_outputs_of_which_only_one_is_used() -> None:
     split = Told(lambda own, x: (x.exp(), x.sin().exp(), x.cos()))
     model = with_linear(lambda own, x: own.tower(own.split(own.linear(x))[1]), split=split, tower=Tower(2))
     assert_same(model, ["split", "tower"], summed)
+
+
+@pytest.mark.parametrize("which", ["all", "inner"])
+@pytest.mark.parametrize("plan", [["0", "1"], [["0", "1", "2"]]], ids=str)
+def test_hooks_around_the_model_that_round_what_waits(plan: Any, which: str) -> None:
+    """A replay starts from what forward had, and backward reads what it makes as the hooks bring it back."""
+
+    def pack(tensor: Tensor) -> Tensor:
+        return tensor.bfloat16() if which == "all" or tensor.shape[-1] == 4 * WIDTH else tensor
+
+    def rounded(model: nn.Module) -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.float()):
+            return summed(model)
+
+    torch.manual_seed(0)
+    blocks = (
+        nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Tanh()) for _ in range(3)
+    )
+    assert_same(nn.Sequential(*blocks), plan, rounded)
