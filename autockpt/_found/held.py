@@ -97,6 +97,12 @@ class Packed(Detached):
             self._packed = pack(tensor.detach())
         storage = _torch_private.storage_key(tensor)
         self._copied = not any(_torch_private.storage_key(part) == storage for part in tensors(self._packed))
+        if self._copied and not _torch_private.only_move(hooks):
+            with torch.no_grad():  # hooks may round, and then a replay needs the tensor itself
+                self._copied = _same(self._unpack(self._packed), tensor.detach())
+            if not self._copied:
+                self._packed = self._tensor
+                self._unpack = lambda held: held
         if self._copied:
             del self._tensor  # so it may be changed, and freed
 
@@ -110,17 +116,11 @@ class Packed(Detached):
         return leaf_of(tensor, self._kind, self._requires_grad, self._tags or [])
 
 
-def brings_back(hooks: _torch_private.Hooks, tensor: Tensor) -> bool:
-    """Whether saved-tensor hooks bring a tensor's values back as they were, and not rounded or compressed."""
-    if _torch_private.only_move(hooks):
-        return True
-    pack, unpack = hooks
-    with torch.no_grad():
-        own = tensor.detach()
-        back = unpack(pack(own))
-        if (back.dtype, back.shape, back.device) != (own.dtype, own.shape, own.device):
-            return False
-        return bool(((back == own) | (back != back) & (own != own)).all())  # what is no number is itself
+def _same(tensor: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same values; what is no number is the same as itself."""
+    if (tensor.dtype, tensor.shape, tensor.device) != (other.dtype, other.shape, other.device):
+        return False
+    return bool(((tensor == other) | (tensor != tensor) & (other != other)).all())
 
 
 def leaf_of(tensor: Tensor, kind: type[Tensor], requires_grad: bool, tags: Tags) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import _torch_private
 from .._calls.values import encode, not_simple, tensors
 from .._found.around import Around, Generator, generators_of, needed, states_of
-from .._found.held import BOUNDARY, READ, Detached, Packed, Ref, brings_back
+from .._found.held import BOUNDARY, READ, Detached, Packed, Ref
 from .._found.state import ModuleState
 from .frame import Frame, MemberCall, Replayer, Within, unpack
 from .moved import MovedBoundary, Moves
@@ -146,7 +146,7 @@ class Recording:
         ref = Ref(BOUNDARY, len(self.frame.boundary))
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
         if hooks is not None:
-            held = Packed(tensor, hooks) if brings_back(hooks, tensor) else Detached(tensor, READ)
+            held: Detached = Packed(tensor, hooks)
         else:
             held = (self._moved(tensor) if self._moves is not None else None) or Detached(tensor, READ)
         self.frame.boundary.append(held)

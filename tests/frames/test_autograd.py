@@ -121,11 +121,10 @@ def test_hooks_that_bring_the_boundary_back_in_another_layout(
     plain, x = with_linear(lambda own, x: own.block(view(own.linear(x))), block=block), batch(WIDTH, WIDTH)
     planned = copy.deepcopy(plain)
     install(planned, Plan(segments=(Segment(calls=("block#0",), keep=keep),)))
-    plain(x).square().sum().backward()
-    contiguous = saved_tensors_hooks(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), lambda t: t)
-    with contiguous:
-        loss = planned(x).square().sum()
-    loss.backward()
+    for model in (plain, planned):
+        with saved_tensors_hooks(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), lambda t: t):
+            loss = model(x).square().sum()
+        loss.backward()
     for one, other in zip(plain.parameters(), planned.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
 
