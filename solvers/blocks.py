@@ -76,17 +76,27 @@ class BlockChain:
         segments: list[int] = []
         at = 0
         while at < len(pieces):
-            first, last = pieces[at]
-            segment, at, sum_bytes = self.candidate(first, last), at + 1, sum(self.saved_bytes[first : last + 1])
-            while segment is not None and at < len(pieces):
-                after, last = pieces[at]
-                longer, sum_bytes = self.candidate(first, last), sum_bytes + sum(self.saved_bytes[after : last + 1])
-                if longer is None or sum_bytes > most_bytes:
-                    break
-                segment, at = longer, at + 1
-            if segment is not None:
-                segments.append(segment)
+            segment, stop = self._longest(pieces, at, most_bytes)
+            segments += segment
+            at = stop
         return tuple(segments)
+
+    def _longest(self, pieces: Sequence[tuple[int, int]], at: int, most_bytes: float) -> tuple[list[int], int]:
+        """The candidate for the most pieces from number `at` on that save at most `most_bytes`, and where it ends.
+
+        Of a long row not all runs are candidates, so a longer one may exist where a shorter one does not.
+        """
+        first, _ = pieces[at]
+        segment, stop, sum_bytes = [], at + 1, 0
+        for number in range(at, len(pieces)):
+            after, last = pieces[number]
+            sum_bytes += sum(self.saved_bytes[after : last + 1])
+            if number > at and (sum_bytes > most_bytes or not self.siblings(first, last)):
+                break
+            candidate = self.candidate(first, last)
+            if candidate is not None:
+                segment, stop = [candidate], number + 1
+        return segment, stop
 
 
 def block_chain(problem: Problem) -> BlockChain:

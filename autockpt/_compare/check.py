@@ -180,7 +180,7 @@ def _remade(slot: Slot) -> Remade | None:
 
 
 def _unlike(frame: Frame) -> list[Numbered]:
-    """Return the slots whose checksums of forward and replay differ. The others expect nothing from now on."""
+    """Return the slots whose checksums of forward and replay differ. What is compared and alike expects nothing now."""
     filled = [
         (number, slot, expected)
         for number, slot in frame.alive()
@@ -189,9 +189,9 @@ def _unlike(frame: Frame) -> list[Numbered]:
     # A tensor without checksum in forward passes: None equals None.
     pairs = [(each.made if each.checksum is not None else None, each.checksum) for *_, each in filled]
     wrong = []
-    for (number, slot, _), same in zip(filled, all_same(pairs), strict=True):
-        if same:
-            slot.expected = None
-        else:
+    for (number, slot, each), same in zip(filled, all_same(pairs), strict=True):
+        if not same:
             wrong.append((number, slot))
+        elif each.checksum is not None or each.spilled is None:
+            slot.expected = None  # else nothing tells whether the replay made the same, and forward's own is there
     return wrong

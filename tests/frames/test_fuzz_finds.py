@@ -88,3 +88,9 @@ def test_a_custom_function_saves_what_a_torch_function_inside_it_made() -> None:
     verdicts = [check(replace(case, choice=replace(case.choice, dice=dice))) for dice in range(6)]
     assert {verdict.result for verdict in verdicts} == {"exact"}
     assert any(verdict.selective for verdict in verdicts)
+
+
+def test_a_recurrent_layers_workspace_is_forwards_where_a_replay_made_other_values() -> None:
+    """Its bytes are not compared: the replay's stood in backward beside tensors of forward, and gradients were wrong."""
+    case = Case(N("List", N("CountsInClosure"), N("Lstm")), How(check=True), calls=WHOLE)
+    assert check(case).result == "refused"
