@@ -91,6 +91,6 @@ def test_a_custom_function_saves_what_a_torch_function_inside_it_made() -> None:
 
 
 def test_a_recurrent_layers_workspace_is_forwards_where_a_replay_made_other_values() -> None:
-    """Its bytes are not compared: the replay's stood in backward beside tensors of forward, and gradients were wrong."""
+    """Its bytes are not compared: those of the replay stood beside tensors of forward, and gradients were wrong."""
     case = Case(N("List", N("CountsInClosure"), N("Lstm")), How(check=True), calls=WHOLE)
     assert check(case).result == "refused"
