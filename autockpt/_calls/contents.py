@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import array
 import io
-import operator
 import pickle
 import queue
 import random
@@ -36,7 +35,6 @@ import weakref
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -45,6 +43,7 @@ import torch
 
 from .code import BY_NAME, BY_TORCH, MAKERS, functions_of, inside, leads_to, names_in, of_library
 from .put_back import (
+    Kept,
     bind,
     bound,
     fill,
@@ -102,40 +101,6 @@ _REGISTRIES = tuple(key for key in vars(torch.nn.Module()) if key.endswith("_hoo
 """Hooks of modules that run in backward, or as states are saved and loaded; a replay restores those of forward."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """A container, or a generator of random numbers, and what it held.
-
-    Attributes:
-        name: of the module or the function that it was found in, with the attribute.
-        read: returns what it holds now.
-        write: has it hold that again; None where that cannot be done.
-        before: what it held.
-        state: whether that is one value, such as a generator's state, compared by value; else items, compared by
-            identity.
-        is_set: whether it is a set.
-    """
-
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], object] | None
-    before: Any
-    state: bool
-    is_set: bool = False
-
-    @property
-    def reordered(self) -> bool:
-        """Whether it is a set that has lost items: put back they may stand elsewhere, and `pop` takes another one."""
-        return self.is_set and not {*map(id, self.before)} <= {*map(id, self.read())}
-
-    @property
-    def changed(self) -> bool:
-        now = self.read()
-        if self.state:
-            return bool(now != self.before)
-        return len(now) != len(self.before) or not all(map(operator.is_, now, self.before))
-
-
 class Contents:
     """What objects, and everything that can be reached from them, hold now; to be put back later.
 
@@ -155,7 +120,7 @@ class Contents:
         self._bare = set(map(id, bare))
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.generators: list[torch.Generator] = []
-        self._kept: list[_Kept] = []
+        self._kept: list[Kept] = []
         self._seen: dict[int, object] = {}  # kept alive, so that an id stays its own
         self._names = set(BY_TORCH)  # what code that was met looks up
         self._unnamed: dict[str, list[tuple[str, types.FunctionType]]] = {}  # methods that no such code has named yet
@@ -278,7 +243,7 @@ class Contents:
         state: bool = False,
         is_set: bool = False,
     ) -> None:
-        self._kept.append(_Kept(name=name, read=read, write=write, before=read(), state=state, is_set=is_set))
+        self._kept.append(Kept(name=name, read=read, write=write, before=read(), state=state, is_set=is_set))
 
     def _random(self, name: str, value: Any) -> None:
         if isinstance(value, torch.Generator):
@@ -317,9 +282,13 @@ class Contents:
             elif isinstance(value, types.ModuleType):
                 if id(vars(value)) not in within and leads_to(space, value.__name__):
                     self._looked_up(names, vars(value), within)
-            elif not key.startswith("__") and _is_data(value):
+            elif not key.startswith("__") and _is_data(value) and not self._is_model(value):
                 self._keep(key, partial(bound, space, key), partial(bind, space, key))
                 self._todo.append((key, value))
+
+    def _is_model(self, value: object) -> bool:
+        """Whether a global is the model that the bare modules are parts of: scripts have it under a common name."""
+        return isinstance(value, torch.nn.Module) and not self._bare.isdisjoint(map(id, value.modules()))
 
     def _class(self, name: str, kind: type) -> None:
         """Enter the methods of a class that some code names, its own attributes that are data, and classes in it."""

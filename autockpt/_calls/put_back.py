@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +16,40 @@ import numpy
 
 MISSING = object()
 """The value of a name that does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A container, or a generator of random numbers, and what it held.
+
+    Attributes:
+        name: of the module or the function that it was found in, with the attribute.
+        read: returns what it holds now.
+        write: has it hold that again; None where that cannot be done.
+        before: what it held.
+        state: whether that is one value, such as a generator's state, compared by value; else items, compared by
+            identity.
+        is_set: whether it is a set.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object] | None
+    before: Any
+    state: bool
+    is_set: bool = False
+
+    @property
+    def reordered(self) -> bool:
+        """Whether it is a set that has lost items: put back they may stand elsewhere, and `pop` takes another one."""
+        return self.is_set and not {*map(id, self.before)} <= {*map(id, self.read())}
+
+    @property
+    def changed(self) -> bool:
+        now = self.read()
+        if self.state:
+            return bool(now != self.before)
+        return len(now) != len(self.before) or not all(map(operator.is_, now, self.before))
 
 
 def state_of(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:

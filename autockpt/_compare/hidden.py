@@ -211,8 +211,12 @@ class SmallCopies:
 
 
 def by_size(named: Iterable[Named]) -> list[tuple[Named, int]]:
-    """Return the tensors that have bytes from the smallest on, each with the total bytes up to it."""
-    dense = sorted((each for each in named if has_bytes(each[1])), key=lambda each: each[1].nbytes)
+    """Return the tensors that have bytes from the smallest on, each with the total bytes up to it; no parameters.
+
+    Those of the calls have checksums (`Hidden.weights`), and those of other modules count their writes by versions.
+    """
+    found = (each for each in named if not isinstance(each[1], torch.nn.Parameter) and has_bytes(each[1]))
+    dense = sorted(found, key=lambda each: each[1].nbytes)
     return [*zip(dense, accumulate(each.nbytes for _, each in dense), strict=True)]
 
 

@@ -77,11 +77,10 @@ class Recording:
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
         pack, before, outer = self.packs(frame, state.owners), call.random, thread.units
-        hooks = None if thread.replays else _torch_private.outer_hooks()
         recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
         try:
             # The push is the first call of this block, and the pop that of its own: no interrupt leaves one undone.
-            _torch_private.push_hooks(pack.hook, unpack if hooks is None else unpacked_by(hooks))
+            _torch_private.push_hooks(pack.hook, unpacked_by(_theirs()))
             if recorder is None:
                 result = forward(*args, **kwargs)
             else:
@@ -118,7 +117,7 @@ class Recording:
         templates = encode((*args, *kwargs.values()) if kwargs else args, given)
         devices = state.devices
         devices.update([tensor.device for tensor in given if not tensor.is_cpu])
-        hooks = None if thread.replays else _torch_private.outer_hooks()  # in a replay, they are the replay's own
+        hooks = _theirs()
         refs = [self._refer(tensor, hooks) for tensor in given]
         call = MemberCall(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
         if place.cut:
@@ -161,9 +160,14 @@ class Recording:
         return None if storage is None else MovedBoundary(tensor, storage)
 
 
-def unpacked_by(hooks: _torch_private.Hooks) -> Callable[[Any], Tensor]:
+def _theirs() -> _torch_private.Hooks | None:
+    """Return the saved-tensor hooks around the member; None in a replay, whose hooks are its own."""
+    return None if thread.replays else _torch_private.outer_hooks()
+
+
+def unpacked_by(hooks: _torch_private.Hooks | None) -> Callable[[Any], Tensor]:
     """Return what brings a saved tensor back where hooks of the user's are around: as these do, rounded for one."""
-    if _torch_private.only_move(hooks):
+    if hooks is None or _torch_private.only_move(hooks):
         return unpack
     theirs, back = hooks
 
