@@ -7,6 +7,7 @@ Open `_replays.effects` first.
 search.py     every replay that may be chosen, as far as there is time
 runs.py       runs of sibling calls worth looking at
 menus.py      ways to recompute a part of a call
+by_hand.py    ways that pins ask for, and that nobody else looks for
 moves.py      what may wait off the device, and what that costs
 nested.py     runs in parts, and calls of which what is inside is recomputed again
 entering.py   the boundary bytes of every run in a row of siblings
