@@ -18,10 +18,11 @@ from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import BudgetError
 from ..solvers.frontier import POINTS, SECONDS, sweep_until
 from ..solvers.problem import Solution
-from ..solvers.registry import SEARCHING
+from ..solvers.registry import SEARCHING, named
 from ..solvers.units import shown
 from .bound import BOUND_SECONDS, lay_out, least_seconds
 from .candidates import Candidates, find_candidates
+from .candidates.by_hand import runs_of_layers
 from .solve import believed, for_candidates, make_plan
 
 _log = logging.getLogger("autockpt")
@@ -74,6 +75,7 @@ def frontier(
         ((), True)
     """
     refuse_no_profile(profile)
+    named(solver)
     refuse_no_seconds(seconds)
     refuse_no_number("points", points, 2)
     budgets_bytes, moves = _read(budgets, total_bytes), Offload.read(offload, profile.offload)
@@ -81,6 +83,7 @@ def frontier(
         raise PinError(f"a frontier has no pins, and offload= has {moves.pins}: give `solve` a budget with them")
     deadline = Deadline.after(seconds, progress=(progress := Progress(_log.info)))
     every = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
+    every = every.having(runs_of_layers(every.index, every.problem, solver))
     candidates = every if every.road is None else every.waiting()
     solutions = sweep_until(
         candidates.problem,

@@ -48,7 +48,7 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
     again, by_hand = _whole_model(index, _saving(index, named(index, pins.recompute)))
     _refuse_both(index, kept, again)
     by_hand |= _of_functions(candidates, kept, again)
-    candidates = _with(candidates, [*by_hand.values(), *_sparing(candidates, kept)])
+    candidates = candidates.having([*by_hand.values(), *_sparing(candidates, kept)])
     replays = candidates.replays
     keeping = [i for i, each in enumerate(replays) if all(_spares(index, each, node) for node in kept)]
     honouring = [i for i in keeping if not any(_leaves(index, replays[i], node) for node in again)]
@@ -68,17 +68,6 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
         f"{' '.join(Pins(recompute=pins.recompute))} cannot be honoured together: the segments that recompute "
         f"{listed(index.keys(required))} overlap. Pin a call around them instead."
     )
-
-
-def _with(candidates: Candidates, more: Iterable[PlannedReplay]) -> Candidates:
-    """Return the candidates with more of them, each once; those that move something stay behind the others."""
-    known = {(each.members, each.alone) for each in candidates.replays}
-    new = {(each.members, each.alone): each for each in more}
-    added = [each for key, each in new.items() if key not in known]
-    if not added:
-        return candidates
-    stay = sum(each.move is None for each in candidates.replays)
-    return candidates.like([*candidates.replays[:stay], *added, *candidates.replays[stay:]])
 
 
 def _saving(index: Index, again: dict[int, str]) -> dict[int, str]:

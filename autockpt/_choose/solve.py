@@ -25,6 +25,7 @@ from ..solvers.registry import named, solve_until
 from .below import choose_among
 from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
+from .candidates.by_hand import runs_of_layers
 from .candidates.from_plan import find_planned
 from .moving import choose_moves
 from .peak_breakdown import advise, peak_parts
@@ -134,6 +135,7 @@ def choose(
     if found is None:
         looking = for_candidates(asked.seconds, progress, clock)
         found = find_candidates(profile, deadline=looking, offload=asked.offload)
+    found = found.having(runs_of_layers(found.index, found.problem, asked.solver))
 
     def until() -> Deadline:
         return Deadline.after(asked.seconds, clock=clock, progress=progress)

@@ -97,6 +97,15 @@ class Candidates:
         found = Candidates.of(self.index, replays, **kept)
         return replace(found, problem=replace(found.problem, required=self.problem.required))
 
+    def having(self, more: Iterable[PlannedReplay]) -> Candidates:
+        """Return them with more, each once; those that move something stay behind the others."""
+        known = {(each.members, each.alone) for each in self.replays}
+        added = [each for key, each in {(each.members, each.alone): each for each in more}.items() if key not in known]
+        if not added:
+            return self
+        stay = sum(each.move is None for each in self.replays)
+        return self.like([*self.replays[:stay], *added, *self.replays[stay:]])
+
     def beside(
         self, best: Solution, budget_bytes: int, *, solver: str, deadline: Deadline
     ) -> tuple[Candidates, Solution]:

@@ -1,5 +1,6 @@
-"""Ways to recompute that pins ask for, and that nobody else looks for.
+"""Ways to recompute that somebody names, and that nobody else looks for.
 
+layers                 runs of as many as ``uniform:N`` says; of a long row not all lengths are candidates
 the whole model        its calls as one run, from the first that saves something to the last
 functions to run       the call whose code calls them, where they run again and all else is kept
 functions to keep      calls that may be recomputed, where all else runs again
@@ -10,19 +11,38 @@ functions to keep      calls that may be recomputed, where all else runs again
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ..._dataflow.dataflow import Dataflow
 from ..._index.profile_index import Index, Members
 from ..._replays.effects import PlannedReplay, replay_of
+from ...solvers.blocks import layer_chains
 from ...solvers.errors import InvalidProblem
+from ...solvers.names import counted
+from ...solvers.problem import Problem
 from .menus import state_flow
 from .runs import rows_of
 
 
+def runs_of_layers(index: Index, problem: Problem, solver: str) -> Iterator[PlannedReplay]:
+    """Recompute layers in the segments that a solver of fixed length, such as ``uniform:5``, makes of them."""
+    length = counted(solver)[1] if solver.startswith("uniform:") else 1
+    rows = rows_of(index) if length > 1 else []
+    for chain in layer_chains(problem) if length > 1 else ():
+        for first in range(0, len(chain.elements), length):
+            last = min(first + length, len(chain.elements)) - 1
+            if chain.siblings(first, last):
+                row = rows[problem.calls[chain.elements[first]].parent]
+                start, stop = (row.index(chain.elements[place]) for place in (first, last))
+                run = tuple(row[start : stop + 1])
+                replay = None if index.reason(run) else replay_of(index, run)
+                if replay is not None and replay.segment.freed_bytes:
+                    yield replay
+
+
 def whole_run(index: Index) -> Members:
     """Return the calls of the model's own code from the first that saves something to the last; empty if none does."""
-    row = next((row for row in rows_of(index) if row and index.nodes[row[0]].parent == 0), [])
+    row = rows_of(index)[0]
     saving = [place for place, call in enumerate(row) if index.saves_of((call,))]
     return tuple(row[saving[0] : saving[-1] + 1]) if saving else ()
 
