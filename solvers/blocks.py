@@ -121,26 +121,34 @@ def microbatches(problem: Problem) -> list[int]:
     return found
 
 
-def layer_chains(problem: Problem) -> list[BlockChain]:
-    """Find the rows of layers, which are what people count: a chain for each.
+def layers(calls: Sequence[Call]) -> Iterator[int]:
+    """Yield the layers, which are what people count: calls of modules in a list, which make calls and lie in no other.
 
-    A layer is a call of a module in a list, which makes calls itself, and lies in no other layer. Layers that the same
-    call makes in the same microbatch are one row. Where there are none, the block chain is the only row.
+    Libraries wrap these where their switch is on.
+    """
+    makes_calls = {call.parent for call in calls if not call.function}
+    stop = 0
+    for i, call in enumerate(calls):
+        if i >= stop and i in makes_calls and not call.function and _name(call).rpartition(".")[2].isdecimal():
+            stop = call.stop
+            yield i
+
+
+def layer_chains(problem: Problem) -> list[BlockChain]:
+    """Find the rows of layers, a chain for each.
+
+    Layers that the same call makes in the same microbatch are one row. Where there are none, the block chain is the
+    only row.
 
     O(calls).
     """
-    spans, number = widest_candidates(problem), microbatches(problem)
-    makes_calls = {call.parent for call in problem.calls if not call.function}
+    number = microbatches(problem)
     rows: dict[tuple[int, int], list[int]] = {}
-    stop = 0
-    for i, call in enumerate(problem.calls):
-        listed = _name(call).rpartition(".")[2].isdecimal()
-        if i >= stop and listed and i in makes_calls and not call.function:
-            stop = call.stop
-            rows.setdefault((call.parent, number[i]), []).append(i)
+    for i in layers(problem.calls):
+        rows.setdefault((problem.calls[i].parent, number[i]), []).append(i)
     if not rows:
         return [block_chain(problem)]
-    saved = _saved_bytes(problem)
+    spans, saved = widest_candidates(problem), _saved_bytes(problem)
     return [
         BlockChain(elements=tuple(row), saved_bytes=tuple(saved[i] for i in row), spans=spans, problem=problem)
         for row in rows.values()

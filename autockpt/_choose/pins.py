@@ -100,11 +100,9 @@ def _whole_model(index: Index, again: dict[int, str]) -> tuple[dict[int, str], d
 
 
 def _of_functions(candidates: Candidates, kept: Collection[int], again: Collection[int]) -> dict[int, PlannedReplay]:
-    """Work out the replays of functions to recompute that are no calls of a segment: in calls that hold all else."""
-    index = candidates.index
-    single = {each.members for each in candidates.replays}
-    outer = _outermost(index, again)
-    homes = (index.nodes[f].parent for f in outer if index.is_function(f) and (f,) not in single)
+    """Work out the replays of functions to recompute: in calls that hold all else. Those of the model are calls."""
+    index, outer = candidates.index, _outermost(candidates.index, again)
+    homes = (index.nodes[f].parent for f in outer if index.is_function(f))
     found: dict[int, PlannedReplay] = {}
     for home in _outermost(index, homes):
         if home == ROOT or index.reason((home,)):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import autockpt
 from autockpt import Infeasible, PinError, Plan, Profile, Segment
 from autockpt.solvers import SOLVERS, format_bytes
-from tests.doors import Candidates, FunctionTable, Pins, find_candidates
+from tests.doors import Candidates, FunctionTable, Pins, RefusedPart, find_candidates
 from tests.doors import pin as bind
 
 from ..handmade import chain_profile
@@ -268,6 +268,22 @@ def test_pins_that_need_overlapping_segments_are_refused_together() -> None:
     assert pin(few, recompute="h.0").problem.required
     with pytest.raises(PinError, match=re.escape("recompute=('h.0', 'h.2') cannot be honoured together")):
         pin(few, recompute=["h.0", "h.2"])
+
+
+@any_solver
+@pytest.mark.parametrize("name", ["", "Chain"])
+def test_the_model_itself_is_one_run_of_its_calls(solver: str, name: str) -> None:
+    plan = autockpt.solve(PROFILE, "1GB", solver=solver, recompute=name)
+    assert [segment.calls for segment in plan.segments] == [tuple(f"h.{i}#0" for i in range(4))]
+    assert autockpt.solve(PROFILE, "1GB", solver=solver, keep=name).segments == ()
+
+
+def test_a_model_that_cannot_be_replayed_says_which_call_is_to_blame() -> None:
+    h_2 = next(i for i, call in enumerate(PROFILE.calls) if call.name == "h.2")
+    refused = msgspec.structs.replace(PROFILE, refusals=(RefusedPart("call", h_2, "it draws from elsewhere"),))
+    said = "the whole model, which recompute='' names, .*: 'h.2#0' cannot be replayed exactly: it draws from elsewhere"
+    with pytest.raises(PinError, match=said):
+        autockpt.solve(refused, "1GB", recompute="")
 
 
 @pytest.mark.parametrize("pins", [{"keep": "h.0"}, {"recompute": ["h.0"]}])
