@@ -48,7 +48,7 @@ def frontier(
 
     Args:
         profile: the recorded step.
-        solver: a name in ``autockpt.solvers.SOLVERS``.
+        solver: a name in ``autockpt.solvers.SOLVERS``, or ``uniform:4`` or ``block:4`` for so many layers.
         points: how many budgets are solved for, evenly spaced in bytes, the plain peak and the minimum included;
             at least 2. Budgets that end in the same plan give one point.
         budgets: budgets to solve for instead of evenly spaced ones: bytes, text such as ``"8GB"``, or a share of
