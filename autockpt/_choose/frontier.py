@@ -22,8 +22,7 @@ from ..solvers.registry import SEARCHING, named
 from ..solvers.units import shown
 from .bound import BOUND_SECONDS, lay_out, least_seconds
 from .candidates import Candidates, find_candidates
-from .candidates.by_hand import runs_of_layers
-from .solve import believed, for_candidates, make_plan
+from .solve import believed, for_candidates, make_plan, with_layers
 
 _log = logging.getLogger("autockpt")
 
@@ -75,15 +74,12 @@ def frontier(
         ((), True)
     """
     refuse_no_profile(profile)
-    named(solver)
-    refuse_no_seconds(seconds)
-    refuse_no_number("points", points, 2)
+    _refuse_unclear(solver, seconds, points)
     budgets_bytes, moves = _read(budgets, total_bytes), Offload.read(offload, profile.offload)
     if moves is not None and moves.pins:
         raise PinError(f"a frontier has no pins, and offload= has {moves.pins}: give `solve` a budget with them")
     deadline = Deadline.after(seconds, progress=(progress := Progress(_log.info)))
-    every = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
-    every = every.having(runs_of_layers(every.index, every.problem, solver))
+    every = with_layers(find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves), solver)
     candidates = every if every.road is None else every.waiting()
     solutions = sweep_until(
         candidates.problem,
@@ -107,6 +103,13 @@ def frontier(
     if every.road is not None:
         plans = list(_beside(every, solutions, solver, deadline))
     return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest)
+
+
+def _refuse_unclear(solver: str, seconds: float, points: int) -> None:
+    """Refuse what makes no sense before anything is looked for."""
+    named(solver)
+    refuse_no_seconds(seconds)
+    refuse_no_number("points", points, 2)
 
 
 def _read(budgets: Sequence[int | str] | None, total_bytes: int | None) -> list[int] | None:

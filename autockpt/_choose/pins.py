@@ -59,15 +59,20 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
             raise PinError(f"{key!r}, which matches recompute={again[node]!r}, cannot be recomputed: {why}")
     required = _outermost(index, (*again, *moved))
     for left in (_by_themselves(candidates, required, by_hand, honouring), honouring):
-        problem = replace(
-            candidates.problem, candidates=tuple(candidates.problem.candidates[i] for i in left), required=required
-        )
-        if coverable(problem, required):
-            return replace(candidates, problem=problem, replays=tuple(replays[i] for i in left))
+        found = _requiring(candidates, left, required)
+        if coverable(found.problem, required):
+            return found
     raise PinError(
         f"{' '.join(Pins(recompute=pins.recompute))} cannot be honoured together: the segments that recompute "
         f"{listed(index.keys(required))} overlap. Pin a call around them instead."
     )
+
+
+def _requiring(candidates: Candidates, left: Sequence[int], required: tuple[int, ...]) -> Candidates:
+    """Return some of the candidates, of which a plan must recompute the required calls."""
+    stated = tuple(candidates.problem.candidates[i] for i in left)
+    problem = replace(candidates.problem, candidates=stated, required=required)
+    return replace(candidates, problem=problem, replays=tuple(candidates.replays[i] for i in left))
 
 
 def _saving(index: Index, again: dict[int, str]) -> dict[int, str]:

@@ -139,7 +139,7 @@ def choose(
     if found is None:
         looking = for_candidates(asked.seconds, progress, clock)
         found = find_candidates(profile, deadline=looking, offload=asked.offload)
-    found = found.having(runs_of_layers(found.index, found.problem, asked.solver))
+    found = with_layers(found, asked.solver)
 
     def until() -> Deadline:
         return Deadline.after(asked.seconds, clock=clock, progress=progress)
@@ -160,6 +160,11 @@ def choose(
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounds else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
+
+
+def with_layers(found: Candidates, solver: str) -> Candidates:
+    """Return the candidates with the segments of so many layers that a solver such as ``uniform:5`` makes."""
+    return found.having(runs_of_layers(found.index, found.problem, solver))
 
 
 def restate(plan: Plan, profile: Profile, asked: Asked) -> Plan | None:
