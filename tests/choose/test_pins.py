@@ -270,6 +270,16 @@ def test_pins_that_need_overlapping_segments_are_refused_together() -> None:
         pin(few, recompute=["h.0", "h.2"])
 
 
+@pytest.mark.parametrize("length", [7, 45])
+def test_segments_of_any_number_of_layers_are_candidates_where_they_are_named(length: int) -> None:
+    """Of a long row few lengths of runs are: the others had become segments of fewer layers."""
+    plan = autockpt.solve(chain_profile(60), "10GB", solver=f"uniform:{length}")
+    expected = [tuple(f"h.{i}#0" for i in range(first, min(first + length, 60))) for first in range(0, 60, length)]
+    assert sorted(segment.calls for segment in plan.segments) == sorted(expected)
+    found = autockpt.frontier(chain_profile(60), solver=f"uniform:{length}", points=2, seconds=1.0)
+    assert [each.peak_bytes for each in found.plans[1:]] == [plan.peak_bytes]
+
+
 @any_solver
 @pytest.mark.parametrize("name", ["", "Chain"])
 def test_the_model_itself_is_one_run_of_its_calls(solver: str, name: str) -> None:
