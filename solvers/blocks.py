@@ -157,7 +157,7 @@ def layer_chains(problem: Problem) -> list[BlockChain]:
 
 def _name(call: Call) -> str:
     """The name of a call without its occurrence."""
-    return call.name if call.function else call.name.rpartition("#")[0]
+    return call.name if call.function else call.name.partition("#")[0]
 
 
 def block_chain(problem: Problem) -> BlockChain:
