@@ -6,6 +6,7 @@ Open `solve.py` first; `candidates/` says what may be recomputed.
 below.py           replays in parts and inside others, where one level does not reach what is asked
 moving.py          what to move off the device, beside what to recompute
 pins.py            calls that must be kept, or recomputed
+matching.py        which calls and functions a pin names
 bound.py           what any method would have to recompute, to hold a plan against
 frontier.py        what it costs to stay within each of many budgets
 timeline.py        the predicted memory of a step under a plan

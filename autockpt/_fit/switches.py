@@ -16,6 +16,7 @@ from .._index.products import multiplies
 from .._index.profile_index import Index, Members
 from .._replays.effects import replay_of
 from ..solvers import simulate
+from ..solvers.blocks import layers
 
 FELL = 0.005
 """A peak is called lower if it is below the plain one by more than this share of it."""
@@ -41,7 +42,7 @@ class Switch:
 def switches(profile: Profile) -> Iterator[Switch]:
     """Yield what each switch would do, for those that find something in the recorded step; O(problem) each."""
     index = Index(profile)
-    blocks = [(block,) for block in _blocks(index)]
+    blocks = [(block,) for block in layers(Candidates.of(index, ()).problem.calls)]
     if len(blocks) > 1:
         yield _switch("every block", index, blocks)
     if len(blocks) > 2:
@@ -56,17 +57,6 @@ def _switch(name: str, index: Index, runs: Sequence[Members]) -> Switch:
     judged = simulate(Candidates.of(index, replays).problem, range(len(replays)))
     seconds = sum(replay.segment.recompute_seconds for replay in replays)
     return Switch(name=name, peak_bytes=judged.peak_bytes, recompute_seconds=seconds, segments=len(replays))
-
-
-def _blocks(index: Index) -> Iterator[int]:
-    """Yield the outermost module calls that are members of a list: libraries wrap these if the switch is on."""
-    stop = 0
-    for call in index.call_nodes[1:]:
-        node = index.nodes[call]
-        has_calls = any(not index.is_function(child) for child in index.children[call])
-        if call >= stop and has_calls and node.record.name.rpartition(".")[2].isdigit():
-            stop = node.stop
-            yield call
 
 
 def _cores(index: Index) -> Iterator[Members]:

@@ -7,6 +7,7 @@ Open `_replays.effects` first.
 search.py     every replay that may be chosen, as far as there is time
 runs.py       runs of sibling calls worth looking at
 menus.py      ways to recompute a part of a call
+by_hand.py    ways that pins ask for, and that nobody else looks for
 moves.py      what may wait off the device, and what that costs
 nested.py     runs in parts, and calls of which what is inside is recomputed again
 entering.py   the boundary bytes of every run in a row of siblings
@@ -95,6 +96,15 @@ class Candidates:
         kept = {name: getattr(self, name) for name in ("refused", "notes", "offload", "road")}
         found = Candidates.of(self.index, replays, **kept)
         return replace(found, problem=replace(found.problem, required=self.problem.required))
+
+    def having(self, more: Iterable[PlannedReplay]) -> Candidates:
+        """Return them with more, each once; those that move something stay behind the others."""
+        known = {(each.members, each.alone) for each in self.replays}
+        added = [each for key, each in {(each.members, each.alone): each for each in more}.items() if key not in known]
+        if not added:
+            return self
+        stay = sum(each.move is None for each in self.replays)
+        return self.like([*self.replays[:stay], *added, *self.replays[stay:]])
 
     def beside(
         self, best: Solution, budget_bytes: int, *, solver: str, deadline: Deadline
