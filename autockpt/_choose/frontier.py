@@ -80,7 +80,7 @@ def frontier(
     if moves is not None and moves.pins:
         raise PinError(f"a frontier has no pins, and offload= has {moves.pins}: give `solve` a budget with them")
     deadline = Deadline.after(seconds, progress=(progress := Progress(_log.info)))
-    every = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
+    every = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves, solver=solver)
     candidates = every if every.road is None else every.waiting()
     solutions = sweep_until(
         candidates.problem,

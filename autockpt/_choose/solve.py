@@ -133,7 +133,7 @@ def choose(
     progress, most_seconds = Progress(_log.info, clock), asked.goal.most_seconds(profile.plain_seconds)
     if found is None:
         looking = for_candidates(asked.seconds, progress, clock)
-        found = find_candidates(profile, deadline=looking, offload=asked.offload)
+        found = find_candidates(profile, deadline=looking, offload=asked.offload, solver=asked.solver)
 
     def until() -> Deadline:
         return Deadline.after(asked.seconds, clock=clock, progress=progress)
