@@ -194,6 +194,9 @@ BASELINES: Mapping[str, Callable[[Judge], Iterator[Plan]]] = MappingProxyType(
 Its plans are also among those with which `auto`, `ilp` and `frontier` begin (`instant`).
 """
 
+SPARING = frozenset({"speed"})
+"""Baselines that repeat no product: their candidates are parts of calls in which nothing that multiplies runs again."""
+
 TRIMMED = frozenset({"sqrt"})
 """Baselines whose plans lose the segments that they do not need."""
 

@@ -79,7 +79,9 @@ def frontier(
     if moves is not None and moves.pins:
         raise PinError(f"a frontier has no pins, and offload= has {moves.pins}: give `solve` a budget with them")
     deadline = Deadline.after(seconds, progress=(progress := Progress(_log.info)))
-    every = with_layers(find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves), solver)
+    looking = for_candidates(seconds, progress)
+    every = find_candidates(profile, deadline=looking, offload=moves, solver=solver)
+    every = with_layers(every, solver)
     candidates = every if every.road is None else every.waiting()
     solutions = sweep_until(
         candidates.problem,

@@ -138,7 +138,7 @@ def choose(
     progress, most_seconds = Progress(_log.info, clock), asked.goal.most_seconds(profile.plain_seconds)
     if found is None:
         looking = for_candidates(asked.seconds, progress, clock)
-        found = find_candidates(profile, deadline=looking, offload=asked.offload)
+        found = find_candidates(profile, deadline=looking, offload=asked.offload, solver=asked.solver)
     found = with_layers(found, asked.solver)
 
     def until() -> Deadline:
