@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +83,9 @@ class Parts(nn.Module):
         return ((batch,) if 0 in self._numbers else ()), ({"target": batch, "losses": losses} if last else {})
 
 
+Watch = Callable[[int, Parts], None]
+
+
 def _standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, stages: Sequence[Any]) -> int:
     arriving = [each for stage in stages for each in (*stage.args_recv_info.values(), *stage.grad_recv_info.values())]
     buffers = (getattr(info, "buffer", None) for infos in arriving for info in infos)
@@ -99,6 +102,7 @@ def trained(
     budget: int | None,
     mesh: Any = None,
     evaluates: Sequence[int] = (),
+    watch: Watch | None = None,
     **pins: Any,
 ) -> Any:
     """Train a rank's stages; return what each step made, where it stood and how high it went, and its plans.
@@ -110,6 +114,7 @@ def trained(
         budget: of this rank; None for the plain training.
         mesh: of pipelines and of the ranks that share each stage by FSDP2; None where a stage is on one rank.
         evaluates: the steps after which the pipeline evaluates a batch.
+        watch: told of each step that begins, with its number and the stages.
         pins: for `apply`.
     """
     rank, copy = place
@@ -140,6 +145,8 @@ def trained(
             stage.clear_runtime_states()
         gc.collect()
         starts.append(_standing_bytes(model, optimizer, stages))
+        if watch is not None:
+            watch(number, model)
         found = autockpt.measure(lambda: step(number))  # noqa: B023
         peaks.append(starts[-1] + found.step_bytes)
         if number in evaluates:
