@@ -37,8 +37,7 @@ def unwatch_waits(watcher: Waits) -> None:
     schedules = _schedules()
     if schedules is not None and isinstance(posts := schedules._batch_p2p, _Posts):
         posts.watchers.discard(watcher)
-        if not posts.watchers:
-            schedules._batch_p2p = posts.plain
+        _put_back(posts)
 
 
 def outputs_awaiting(stage: Any, arriving: Sequence[Tensor]) -> list[Tensor]:
@@ -51,6 +50,13 @@ def outputs_awaiting(stage: Any, arriving: Sequence[Tensor]) -> list[Tensor]:
     )
     outputs = (stage.fwd_cache[number][0] for number in numbers if number in stage.fwd_cache)
     return [each for each in tree_leaves(list(outputs)) if isinstance(each, Tensor)]
+
+
+def _put_back(posts: _Posts) -> None:
+    """Put torch's function back if no watcher is left, unless somebody has put another over `posts`."""
+    schedules = _schedules()
+    if not posts.watchers and schedules._batch_p2p is posts:
+        schedules._batch_p2p = posts.plain
 
 
 def _schedules() -> Any:
@@ -67,6 +73,7 @@ class _Posts:
 
     def __call__(self, ops: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
         posted = self.plain(ops, *args, **kwargs)
+        _put_back(self)
         arriving = [each.tensor for each in ops if each.op is torch.distributed.irecv]
         return _Posted(posted, arriving, self.watchers) if arriving else posted
 

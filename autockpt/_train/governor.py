@@ -266,6 +266,7 @@ class Governor:
 
     def _stepped(self, optimizer: Optimizer) -> None:
         """Note that an optimizer has taken a step on the model's parameters."""
+        self._early.end()
         if (step := self._step) is not None:
             again = step.optimizer_stepped(optimizer)
             step.way.optimizer_stepped(optimizer)
@@ -273,7 +274,6 @@ class Governor:
                 self._end(())
             if again and not self._acting.idle:
                 self._unseen.again()
-            self._early.end()
             if step.whole and not self._acting.idle and (model := step.model) is not None:
                 self._acting.stepped(model, self._installed)
         if self._unseen.waits and not blank(optimizer):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,11 +21,16 @@ LIMIT = timedelta(seconds=60)
 """After that a rank stops waiting for a replay that does not come, and the test fails."""
 
 
-def put_off(model: nn.Module) -> None:
-    """Let all replays of a planned model wait for their gradients."""
+@contextlib.contextmanager
+def put_off(model: nn.Module) -> Iterator[None]:
+    """Let all replays of a planned model wait for their gradients, inside the block."""
     governor: Any = governor_of(model)
     handle = governor.handle
-    handle.table = dataclasses.replace(handle.table, early=frozenset())
+    before, handle.table = handle.table, dataclasses.replace(handle.table, early=frozenset())
+    try:
+        yield
+    finally:
+        handle.table = before
 
 
 class Events:
@@ -82,14 +88,15 @@ def events(
     gc.freeze()
     plain, starts, peaks, _ = trained((rank, 0), schedule, parts, None)
     budget = int(starts[-1] + share * (peaks[-1] - starts[-1]))
-    seen = Events(rank, waits)
+    seen, last = Events(rank, waits), contextlib.ExitStack()
 
     def watch(number: int, model: Parts) -> None:
         seen(number, model)
         if off and number == STEPS - 1:
-            put_off(model.stages[0])
+            last.enter_context(put_off(model.stages[0]))
 
-    said, _, held, plans = trained((rank, 0), schedule, parts, budget, watch=watch, **pins)
+    with last:
+        said, _, held, plans = trained((rank, 0), schedule, parts, budget, watch=watch, **pins)
     return {
         "same": said == plain,
         "seen": seen.seen,

@@ -90,6 +90,10 @@ def test_a_wait_is_told_once_all_is_asked_for_and_before_it(monkeypatch: pytest.
     assert happened == ["both", into, "waited", "waited", "sends", "waited"]
     torch_private.unwatch_waits(watcher)
     assert posted._batch_p2p is posts
+    torch_private.watch_waits(watcher)
+    del watcher
+    posted._batch_p2p([])
+    assert posted._batch_p2p is posts
 
 
 def test_a_stage_names_the_outputs_whose_gradients_arrive() -> None:
