@@ -157,7 +157,7 @@ from .sharded import (
     waiting_gradients,
 )
 from .streams import StreamNumbers, captures_graph, current_stream, stream_of
-from .waits import Waits, outputs_awaiting, unwatch_waits, watch_waits
+from .waits import outputs_awaiting, unwatch_waits, watch_waits
 from .world import (
     FAKE,
     close_group,
