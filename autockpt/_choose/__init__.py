@@ -9,6 +9,7 @@ pins.py            calls that must be kept, or recomputed
 matching.py        which calls and functions a pin names
 bound.py           what any method would have to recompute, to hold a plan against
 frontier.py        what it costs to stay within each of many budgets
+early.py           which replays may run before the gradient that their backward begins with
 timeline.py        the predicted memory of a step under a plan
 peak_breakdown.py  what the lowest peak consists of, and what would lower it
 candidates/        what may be recomputed or moved, as a problem for the solvers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,8 @@ def patched_forward(
         result = forward(*args, **kwargs)
         if scope.underway:
             _end(scope, scope.key, result)
+        if scope.is_root and scope.early and handle.made_early is not None:
+            handle.made_early(result, scope.early)
         return result
     finally:
         thread.scope, thread.watch = outer, watch
@@ -211,6 +214,8 @@ def _member(
         scope.end_frame()
         moves = _moves(scope, place, args, kwargs) if place.offload else None
         frame = scope.open = (scope.records or Recording)(place.segment, _replayer(scope, place.segment), moves)
+        if place.segment in table.early:
+            scope.early.append(weakref.ref(frame.frame))
     scope.inside, tries = True, _torch_private.tries_kernels()
     if tries:
         _torch_private.try_kernels(False)
