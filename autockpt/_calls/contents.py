@@ -110,15 +110,20 @@ class Contents:
         roots: the objects, by name.
         bare: modules whose attributes, and those of whose parameters and buffers, the caller puts back: only what is
             inside the attributes is looked at, and no hooks.
+        looks: whether only what can be reached is found: nothing is read, and nothing can be put back.
 
     Attributes:
         tensors: the tensors that were found, parameters and buffers too, each with the name of its place.
+        modules: the modules that were found.
         generators: torch's generators that were found.
     """
 
-    def __init__(self, roots: Mapping[str, object], bare: Iterable[torch.nn.Module] = ()) -> None:
-        self._bare = set(map(id, bare))
+    def __init__(
+        self, roots: Mapping[str, object], bare: Iterable[torch.nn.Module] = (), *, looks: bool = False
+    ) -> None:
+        self._bare, self._looks = set(map(id, bare)), looks
         self.tensors: list[tuple[str, torch.Tensor]] = []
+        self.modules: list[torch.nn.Module] = []
         self.generators: list[torch.Generator] = []
         self._kept: list[Kept] = []
         self._seen: dict[int, object] = {}  # kept alive, so that an id stays its own
@@ -166,6 +171,7 @@ class Contents:
         self._slots(name, value)
 
     def _module(self, name: str, value: torch.nn.Module) -> None:
+        self.modules.append(value)
         if id(value) in self._bare:
             self._todo += [(f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN]
             for path, each in (*value._parameters.items(), *value._buffers.items()):
@@ -243,7 +249,8 @@ class Contents:
         state: bool = False,
         is_set: bool = False,
     ) -> None:
-        self._kept.append(Kept(name=name, read=read, write=write, before=read(), state=state, is_set=is_set))
+        if not self._looks:
+            self._kept.append(Kept(name=name, read=read, write=write, before=read(), state=state, is_set=is_set))
 
     def _random(self, name: str, value: Any) -> None:
         if isinstance(value, torch.Generator):
