@@ -172,7 +172,9 @@ class Contents:
 
     def _module(self, name: str, value: torch.nn.Module) -> None:
         self.modules.append(value)
-        if id(value) in self._bare:
+        if self._looks:  # mostly the registries of hooks are empty, and there are many
+            self._todo += [(name, each) for key, each in vars(value).items() if key not in _OWN or each]
+        elif id(value) in self._bare:
             self._todo += [(f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN]
             for path, each in (*value._parameters.items(), *value._buffers.items()):
                 if each is not None:

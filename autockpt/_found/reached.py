@@ -23,7 +23,7 @@ from .. import _torch_private
 from .._calls.contents import Contents
 from .._calls.values import encode, kept_whole
 from .around import Undo
-from .doubles import HOOKS, Found, are_there, restore
+from .doubles import HOOKS, Found, restore
 from .held import Detached, check_unchanged
 from .state import ModuleState
 
@@ -139,15 +139,17 @@ class ReachedState(ModuleState):
         tags, gone, now = self._tags, self._gone_hooks(), [tensor.requires_grad for tensor in self._tensors]
         if tags is not None:
             undo.append((tags.put, (tags.now(),)))
+        if self._is_there(now, gone):
+            undo.append((self.put_back, ()))
+            return forward
         undo.append((_want, (self._tensors, now)))
         undo.append((restore, ([_as_now(found[0]) for found in self._tree],)))
         _want(self._tensors, self._wants)
-        if tags is not None and not tags.are_there():
+        if tags is not None:
             tags.put_found()
-        if self._changing or gone or not are_there(self._tree):
-            values = self._copies([value for _, value in self._changing])
-            instead = {id(tensor): value for (tensor, _), value in zip(self._changing, values, strict=True)}
-            restore([_as_then(found, instead, gone) for found in self._tree])
+        values = self._copies([value for _, value in self._changing])
+        instead = {id(tensor): value for (tensor, _), value in zip(self._changing, values, strict=True)}
+        restore([_as_then(found, instead, gone) for found in self._tree])
         return forward
 
 

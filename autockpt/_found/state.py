@@ -209,14 +209,7 @@ class ModuleState:
         tags = self._tags
         if tags is not None:
             undo.append((tags.put, (tags.now(),)))
-        if (
-            not self._changing
-            and not self._spared
-            and not gone
-            and now == self._wants
-            and are_there(self._tree)
-            and (tags is None or tags.are_there())
-        ):
+        if self._is_there(now, gone):
             undo.append((self.put_back, ()))
             return forward
         values = self._copies([value for _, value in self._changing])
@@ -230,6 +223,22 @@ class ModuleState:
                 instead[id(tensor)] = alias(tensor, tensor.requires_grad)
         tags_of = {id(tensor): own for tensor, own in tagged}
         return doubled(self._tree, forward, instead, tags_of, gone, undo)
+
+    def _is_there(self, now: list[bool], gone: dict[str, dict[int, Any]]) -> bool:
+        """Whether all is as it was found, and a replay changes no buffer: the modules themselves can run.
+
+        Args:
+            now: whether each tensor requires a gradient now.
+            gone: hooks that are not there any more.
+        """
+        return (
+            not self._changing
+            and not self._spared
+            and not gone
+            and now == self._wants
+            and are_there(self._tree)
+            and (self._tags is None or self._tags.are_there())
+        )
 
     def _check_versions(self) -> None:
         if _torch_private.versions(self._tensors) != self._versions:

@@ -78,9 +78,10 @@ class Recording:
         frame.calls.append(call)
         pack, before, outer = self.packs(frame, state.owners), call.random, thread.units
         recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
+        unpacked = unpacked_by(_theirs())
         try:
             # The push is the first call of this block, and the pop that of its own: no interrupt leaves one undone.
-            _torch_private.push_hooks(pack.hook, unpacked_by(_theirs()))
+            _torch_private.push_hooks(pack.hook, unpacked)
             if recorder is None:
                 result = forward(*args, **kwargs)
             else:

@@ -13,13 +13,14 @@ from torch import nn
 from .._watch.marks import Region
 
 RECOMPUTES = (
-    "the model recomputes {0} itself, with {1} in the forward of {2}. Plans choose nothing inside. "
-    "The seconds of those replays count as seconds of the plain step. {3}"
+    "the model recomputes {0} itself, with torch.utils.checkpoint in the forward of {1}. Plans choose nothing inside. "
+    "The seconds of those replays count as seconds of the plain step. {2}"
 )
 
-TORCHS, OURS = "torch.utils.checkpoint", "autockpt.recompute"
-
-WITHOUT = "A plan without them may need less: take autockpt.recompute off."
+ASKED_FOR = (
+    "the model recomputes {0} itself, with autockpt.recompute in the forward of {1}. Plans choose nothing inside. "
+    "The seconds of those replays count as seconds of the plain step. A plan without them may need less."
+)
 
 SWITCH = "A plan without them may need less: set {0} = False on {1}, where it is True."
 
@@ -46,14 +47,14 @@ def own_replays(model: nn.Module, regions: Collection[Region]) -> str | None:
 
 def is_unasked(said: str) -> bool:
     """Whether some of it is done by `torch.utils.checkpoint`, given what `own_replays` says."""
-    return TORCHS in said
+    return "with torch.utils.checkpoint in" in said
 
 
 def _asked_for(regions: Sequence[Region]) -> str:
     """Say what the model recomputes since its code asks for it."""
     functions = list(dict.fromkeys(region.function for region in regions))
     callers = list(dict.fromkeys(region.caller for region in regions))
-    return RECOMPUTES.format(_names(functions, "functions"), OURS, _names(callers), WITHOUT)
+    return ASKED_FOR.format(_names(functions, "functions"), _names(callers))
 
 
 def _unasked(model: nn.Module, regions: Sequence[Region]) -> str:
@@ -68,7 +69,7 @@ def _unasked(model: nn.Module, regions: Sequence[Region]) -> str:
         for name, switch in _switches(model, caller):
             switches.setdefault(switch, []).append(name)
     off = (SWITCH.format(switch, _names(list(dict.fromkeys(names)))) for switch, names in switches.items())
-    return RECOMPUTES.format(said, TORCHS, _names(callers), next(off, TAKE_OUT))
+    return RECOMPUTES.format(said, _names(callers), next(off, TAKE_OUT))
 
 
 def _switches(model: nn.Module, caller: str) -> Iterator[tuple[str, str]]:
