@@ -99,13 +99,14 @@ class ReachedState(ModuleState):
 
     Attributes:
         taken: what goes before its arguments into a frame: its values, and the generators that it reaches.
+        whole: what is no plain value and no container of its values and arguments, such as modules and functions.
     """
 
     def __init__(self, function: Opened, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leaves: list[Tensor] = []
-        whole = kept_whole(encode((function.values, args, kwargs), leaves))
+        self.whole = kept_whole(encode((function.values, args, kwargs), leaves))
         self._code, self._build = function.code, function.build
-        found = Contents({"the function": function.code, "an argument": whole}, looks=True)
+        found = Contents({"the function": function.code, "an argument": self.whole}, looks=True)
         reached = list(dict.fromkeys(found.modules))
         tensors = {id(each): each for _, each in found.tensors}
         for module in reached:

@@ -20,8 +20,10 @@ from typing import Any
 from torch import Tensor
 
 from .. import _torch_private
+from .._found.around import Generator, states_of
 from .._found.held import Detached, Handed
-from .._found.reached import ReachedState, opened
+from .._found.host_generators import NUMPY, PYTHON
+from .._found.reached import ReachedState
 from .frame import Frame, MemberCall, unpack
 from .pack import Pack
 from .plain import Plain
@@ -34,12 +36,15 @@ from .thread import Function, Scope, thread
 _PLACE = Place(segment=0, position=0, last=True, buffers=None, linked=False, selective=False)
 
 
-def run_function(function: Function, key: str, handle: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_function(
+    function: Function, key: str, state: ReachedState, handle: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Run a function in a frame of its own, or plain where its replays were refused.
 
     Args:
         function: the function.
         key: what it is called.
+        state: what it finds; it has just been taken.
         handle: its table has what replays the frame.
         args: its arguments by position.
         kwargs: its arguments by keyword.
@@ -50,7 +55,6 @@ def run_function(function: Function, key: str, handle: Handle, args: tuple[Any, 
         wanted = around.has_frame(wanted)
     if not wanted:
         return function(*args, **kwargs)
-    state = ReachedState(opened(function), args, kwargs)
     scope, units = Scope(handle, None), thread.units
     scope.records, thread.units = _recording, None
     try:
@@ -102,7 +106,12 @@ class _FunctionRecording(Recording):
 
     def _begun(self, key: str, forward: Callable[..., Any], state: Any, *more: Any) -> MemberCall:
         # The frame holds no function: it closes over names of the caller's, which may get results with a graph.
-        return super()._begun(key, state.again, state, *more)
+        call = super()._begun(key, state.again, state, *more)
+        # A plan reads these only where a rehearsal saw them move. Other functions may have the code of this one.
+        others: list[Generator] = [each for each in (PYTHON, NUMPY) if each not in call.generators]
+        call.generators += others
+        call.random += states_of(others)
+        return call
 
     def _held(self, tensor: Tensor, hooks: _torch_private.Hooks | None) -> Detached:
         innermost, around = _torch_private.outer_hooks(), _around()

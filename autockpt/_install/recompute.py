@@ -18,7 +18,7 @@ from .. import _torch_private
 from .._calls.unrepeatable import why_unrepeatable
 from .._compare.checks import ReplayChecks
 from .._compare.findings import Told
-from .._found.reached import opened
+from .._found.reached import ReachedState, opened
 from .._frames.function import run_function
 from .._frames.table import Handle, Table
 from .._frames.thread import thread
@@ -92,33 +92,36 @@ def _run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return checkpoint(function, *args, use_reentrant=False, **kwargs)
     if not _torch_private.runs_plain(in_function=True):
         return function(*args, **kwargs)
-    modules = [each for each in (*opened(function).values, *args, *kwargs.values()) if isinstance(each, nn.Module)]
-    key = _name(function, modules)
-    handle = Handle(Table()) if thread.replays else _handle(function, key, modules)
-    return run_function(function, key, handle, args, kwargs)
+    state = ReachedState(opened(function), args, kwargs)
+    key = _name(function, state)
+    handle = Handle(Table()) if thread.replays else _handle(function, key, state)
+    return run_function(function, key, state, handle, args, kwargs)
 
 
-def _name(function: Callable[..., Any], modules: list[nn.Module]) -> str:
+def _name(function: Callable[..., Any], state: ReachedState) -> str:
     """Return what a function is called in messages."""
     while isinstance(function, functools.partial):
         function = function.func
     if function is _call:
-        return type(modules[0]).__name__
+        function = next(each for each in state.whole if isinstance(each, nn.Module))
     return str(getattr(function, "__qualname__", type(function).__name__)).replace("<locals>.", "")
 
 
-def _handle(function: Callable[..., Any], key: str, modules: list[nn.Module]) -> Handle:
-    """Return what is known of a function: one for its code and the first module that it closes over or is given."""
-    code = _code(function)
-    known: Any = thread.functions.setdefault(code, weakref.WeakKeyDictionary())
-    about: Any = modules[0] if modules else code
-    handle: Handle | None = known.get(about)
-    if handle is None:
+def _handle(function: Callable[..., Any], key: str, state: ReachedState) -> Handle:
+    """Return what is known of a function.
+
+    It is known by its code, the first module that it closes over or is given, and the code of the functions there.
+    """
+    code, modules = _code(function), [each for each in state.whole if isinstance(each, nn.Module)]
+    about: Any = thread.functions.setdefault(code, weakref.WeakKeyDictionary())
+    known: dict[Any, Handle] = about.setdefault(modules[0] if modules else code, {})
+    inside = tuple(_code(each) for each in state.whole if isinstance(each, types.FunctionType))
+    if inside not in known:
         checks = ReplayChecks(1, always=False, governed=False, told=TOLD)
-        handle = known[about] = Handle(Table(replayers=checks))
+        known[inside] = Handle(Table(replayers=checks))
         if reason := next(filter(None, map(why_unrepeatable, modules)), ""):
             checks.findings.fault(0, key, reason)
-    return handle
+    return known[inside]
 
 
 def _code(function: Any) -> Any:
