@@ -76,12 +76,11 @@ class Recording:
         if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
-        pack, before, outer = self.packs(frame, state.owners), call.random, thread.units
+        pack, before, outer, back = self.packs(frame, state.owners), call.random, thread.units, unpacked_by(_theirs())
         recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
-        unpacked = unpacked_by(_theirs())
         try:
             # The push is the first call of this block, and the pop that of its own: no interrupt leaves one undone.
-            _torch_private.push_hooks(pack.hook, unpacked)
+            _torch_private.push_hooks(pack.hook, back)
             if recorder is None:
                 result = forward(*args, **kwargs)
             else:

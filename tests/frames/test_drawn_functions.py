@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -175,8 +176,19 @@ def trained(drawn: Drawn, wrap: Callable[[Any], Any], *, planned: bool) -> Outco
     return Outcome(found | {"python": torch.tensor(random.random(), dtype=torch.double)})
 
 
-@settings(max_examples=40, deadline=None)
-@given(DRAWN, st.booleans())
-def test_drawn_functions_are_as_plain(drawn: Drawn, planned: bool) -> None:
+def check(drawn: Drawn, *, planned: bool) -> None:
     expected = trained(drawn, _plain, planned=False)
     assert expected.differences(trained(drawn, autockpt.recompute, planned=planned)) == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(DRAWN, st.booleans())
+def test_drawn_functions_are_as_plain(drawn: Drawn, planned: bool) -> None:
+    check(drawn, planned=planned)
+
+
+@pytest.mark.sweep
+@settings(max_examples=400, deadline=None)
+@given(DRAWN, st.booleans())
+def test_many_drawn_functions_are_as_plain(drawn: Drawn, planned: bool) -> None:
+    check(drawn, planned=planned)
