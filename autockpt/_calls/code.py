@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Container
 from functools import cached_property, lru_cache, partialmethod
 from pathlib import Path
 from typing import Any
@@ -27,23 +28,35 @@ BY_NAME = frozenset(
 
 def of_library(thing: Any) -> bool:
     """Whether a class or a function is one of torch, numpy or Python itself, or ours."""
-    return is_library(str(thing.__module__))
+    return package_of(str(thing.__module__)) in _LIBRARIES
 
 
-def is_library(module: str) -> bool:
-    """Whether a module of this name is one of torch, numpy or Python itself, or ours."""
-    return module.partition(".")[0] in _LIBRARIES
+def leads_to(space: dict[str, Any], module: str, models: Container[str]) -> bool:
+    """Whether code that names a function, class or module leads to its code.
 
+    Code of an installed package leads to that package alone. Other code leads to the installed packages that classes of
+    the model are from. It leads to no others: a logger or a test runner leads to all that it holds.
 
-def leads_to(space: dict[str, Any], module: str) -> bool:
-    """Whether code that names a function, class or module leads to its code, by their files' globals and its module.
-
-    Code of an installed package leads to that package alone, and no code leads to a library that is not entered.
+    Args:
+        space: the globals of the code's file.
+        module: the name of the module that the function or class is from, or of the module itself.
+        models: packages that classes of the model are from.
     """
-    if is_library(str(module)):
+    package = package_of(module)
+    if package in _LIBRARIES:
         return False
-    same = str(module).partition(".")[0] == str(space.get("__name__")).partition(".")[0]
-    return same or _INSTALLED.isdisjoint(Path(str(space.get("__file__"))).parts)
+    if package == package_of(str(space.get("__name__"))):
+        return True
+    return not _is_installed(space) and (package in models or not _is_installed(vars(sys.modules.get(module, sys))))
+
+
+def package_of(module: str) -> str:
+    """The name of the package that a module of this name lies in."""
+    return module.partition(".")[0]
+
+
+def _is_installed(space: dict[str, Any]) -> bool:
+    return not _INSTALLED.isdisjoint(Path(str(space.get("__file__"))).parts)
 
 
 def functions_of(value: object) -> list[types.FunctionType]:

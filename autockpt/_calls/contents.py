@@ -14,8 +14,8 @@ reached         attributes and slots of modules, tensors and objects; containers
 only seen       positions of generators and iterators: they cannot be put back
 not reached     what C extensions keep for themselves; files, sockets, other processes; values of other threads; caches
                 of `functools.lru_cache`; methods that are found by names made at run time, and that no code names; code
-                of a second installed package, where the first one calls it; flags (True, False) among globals and class
-                attributes
+                of installed packages, where other code calls it and no class of the model is from them; flags (True,
+                False) among globals and class attributes
 
 The walk keeps the items of every container that it meets, not copies of them. So a change is found by identity, and the
 old items go back into the same list or dictionary, which others may hold too.
@@ -33,7 +33,7 @@ import threading
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -41,7 +41,7 @@ from typing import Any, TypeAlias
 import numpy
 import torch
 
-from .code import BY_NAME, BY_TORCH, MAKERS, functions_of, inside, leads_to, names_in, of_library
+from .code import BY_NAME, BY_TORCH, MAKERS, functions_of, inside, leads_to, names_in, of_library, package_of
 from .put_back import (
     Kept,
     bind,
@@ -110,7 +110,7 @@ class Contents:
         roots: the objects, by name.
         bare: modules whose attributes, and those of whose parameters and buffers, the caller puts back: only what is
             inside the attributes is looked at, and no hooks.
-        looks: whether only what can be reached is found: nothing is read, and nothing can be put back.
+        look: whether only what can be reached is found: nothing is read, and nothing can be put back.
 
     Attributes:
         tensors: the tensors that were found, parameters and buffers too, each with the name of its place.
@@ -118,10 +118,10 @@ class Contents:
         generators: torch's generators that were found.
     """
 
-    def __init__(
-        self, roots: Mapping[str, object], bare: Iterable[torch.nn.Module] = (), *, looks: bool = False
-    ) -> None:
-        self._bare, self._looks = set(map(id, bare)), looks
+    def __init__(self, roots: Mapping[str, object], bare: Collection[torch.nn.Module] = (), look: bool = False) -> None:
+        self._bare, self._looks = set(map(id, bare)), look
+        starts = (each if isinstance(each, types.FunctionType) else type(each) for each in (*roots.values(), *bare))
+        self._packages = {package_of(each.__module__) for each in starts}
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.modules: list[torch.nn.Module] = []
         self.generators: list[torch.Generator] = []
@@ -281,15 +281,15 @@ class Contents:
         for key in names & space.keys():
             value = inside(space[key])
             if isinstance(value, types.FunctionType):
-                if leads_to(space, value.__module__):
+                if leads_to(space, str(value.__module__), self._packages):
                     self._todo.append((key, value))
             elif isinstance(value, type):
-                if leads_to(space, value.__module__):
+                if leads_to(space, str(value.__module__), self._packages):
                     self._class(key, value)
                     makers = [getattr(value, each, None) for each in MAKERS]
                     self._todo += [(key, each) for each in makers if isinstance(each, types.FunctionType)]
             elif isinstance(value, types.ModuleType):
-                if id(vars(value)) not in within and leads_to(space, value.__name__):
+                if id(vars(value)) not in within and leads_to(space, value.__name__, self._packages):
                     self._looked_up(names, vars(value), within)
             elif not key.startswith("__") and _is_data(value) and not self._is_model(value):
                 self._keep(key, partial(bound, space, key), partial(bind, space, key))

@@ -106,7 +106,8 @@ class ReachedState(ModuleState):
         leaves: list[Tensor] = []
         self.whole = kept_whole(encode((function.values, args, kwargs), leaves))
         self._code, self._build = function.code, function.build
-        found = Contents({"the function": function.code, "an argument": self.whole}, looks=True)
+        roots = {f"argument {number}": each for number, each in enumerate(self.whole)}
+        found = Contents({"the function": function.code, **roots}, look=True)
         reached = list(dict.fromkeys(found.modules))
         tensors = {id(each): each for _, each in found.tensors}
         for module in reached:

@@ -98,11 +98,15 @@ def _watch(functions: Wanted, scope: Scope, module: nn.Module) -> None:
 def _compiled(
     own: Function | None, module: nn.Module, name: str, handle: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a forward that is being compiled. Members run under torch's own checkpoint."""
-    forward = type(module).forward.__get__(module) if own is None else own  # the compiler knows no other way to bind it
+    """Run a forward that is being compiled. Members run under torch's own checkpoint.
+
+    A forward of the class is called with its module. Where its graph breaks inside, the compiler would read a bound one
+    anew as `module.forward`, which is our patch, without end.
+    """
+    forward, given = (type(module).forward, (module, *args)) if own is None else (own, args)
     if name in handle.table.names and torch.is_grad_enabled():
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-    return forward(*args, **kwargs)
+        return checkpoint(forward, *given, use_reentrant=False, **kwargs)
+    return forward(*given, **kwargs)
 
 
 def _role(

@@ -117,9 +117,7 @@ def loop(work: Work, run: Run) -> None:
         run.step(partial(step, batch), batch)
 
 
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, marks=pytest.mark.sweep) if row == "diffusion" else row for row in ROWS]
-)
+@pytest.mark.parametrize("row", ROWS)
 def test_one_budget_over_several_models(row: str) -> None:
     work, build = ROWS[row]
     found = held(lambda: nn.ModuleDict(build()), partial(loop, work))

@@ -19,9 +19,6 @@ from tests.loops.twin import steps
 
 torch.set_num_threads(1)
 
-IN_SWEEP = pytest.mark.sweep
-"""Alone they pass. After a whole run of the suite before them something else is alive in their process, and counts."""
-
 
 def pair() -> dict[str, nn.Module]:
     torch.manual_seed(0)
@@ -42,7 +39,6 @@ def trained(models: dict[str, nn.Module], budget: str, optimizer: torch.optim.Op
     return models
 
 
-@IN_SWEEP
 def test_several_models_under_one_plan_are_verified() -> None:
     """It was refused."""
     models = pair()
@@ -61,7 +57,6 @@ def test_several_models_under_one_plan_are_verified() -> None:
     assert all(map(torch.equal, before, after))
 
 
-@IN_SWEEP
 def test_they_go_by_the_names_of_their_plan_however_they_are_given() -> None:
     models = trained(pair(), "7MB")
     plan = plan_of(models)
@@ -132,7 +127,6 @@ def test_what_makes_no_sense(models: Callable[[], Any], given: dict[str, Any], m
         verify(models(), BATCH, plan=Plan.of(["0.0"]), **given)
 
 
-@IN_SWEEP
 def test_one_of_several_is_not_verified_alone() -> None:
     models = trained(pair(), "7MB")
     with pytest.raises(NotApplicable, match="together with"):
