@@ -77,5 +77,6 @@ table.py      what happens to each call
 unit.py       what a replay does not run; units.py records it in forward, and handles it in a replay
 unplanned.py  calls that no recorded step made
 moved.py      tensors that wait off the device
+function.py   functions that recompute by themselves
 thread.py     what a thread knows of the plans that run in it
 """

@@ -131,7 +131,7 @@ def _role(
             run = functools.partial(_moving, outer, forward, module, place)
         else:
             run = functools.partial(
-                _member, outer, forward, ModuleState(module, place.buffers, unread=place.unread), key, place
+                member, outer, forward, ModuleState(module, place.buffers, unread=place.unread), key, place
             )
         return functools.partial(_ending, outer, key, run) if key in table.ends else run
     if grad and table.unplanned.has(name, occurrence) and _torch_private.runs_plain():
@@ -190,13 +190,13 @@ def _function_member(
     unknown = key not in scope.table.units.kept and place.buffers is None
     every = set(map(id, module.buffers())) if unknown else ()
     buffers = [(each, each.detach().clone()) for each in given if id(each) in every]  # versions may miss a write
-    result = _member(scope, function, state, key, place, args, kwargs)
+    result = member(scope, function, state, key, place, args, kwargs)
     if any(not torch.equal(buffer, before) for buffer, before in buffers):
         raise NotApplicable(f"{key} changes a buffer, which its replay would do again. Keep it.")
     return result
 
 
-def _member(
+def member(
     scope: Scope,
     forward: Callable[..., Any],
     state: ModuleState,

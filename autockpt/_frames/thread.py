@@ -97,7 +97,7 @@ class Scope:
         open: the frame that the next member may join.
         inside: whether a member is running, so that what it calls runs plain.
         underway: copies off the device, by the call at whose end they must be done; shared likewise.
-        records: makes frames in a replay; None in a forward.
+        records: makes frames; None for frames of a plan in forward.
         early: frames of segments in `Table.early`; shared likewise.
     """
 
@@ -166,7 +166,11 @@ class _Thread(threading.local):
         watch: the function mode of the call whose own code is running; None if no function in it is a member or unit.
         carried: counts of calls, and segments begun, in earlier forwards of the same step.
         governor: that of the planned model that trained last.
+        functions: by the code of a function that recomputes by itself, what its replays have shown.
     """
+
+    def __init__(self) -> None:
+        self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     governor: weakref.ref[Any] | None = None
     scope: Scope | None = None

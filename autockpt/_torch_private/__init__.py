@@ -43,6 +43,7 @@ from .frames import (
     parts,
     plain_torch_function,
     preserved_version,
+    recomputed_function,
     runs_plain,
     set_grad_enabled,
     sizes,

@@ -27,7 +27,7 @@ from .._tell.account import Account
 from .._tell.company import Company
 from .._tell.said import Said
 from .._tell.unseen import Unseen
-from .._torch_private import foreign_checkpoint_active, transforms_active
+from .._torch_private import foreign_checkpoint_active, recomputed_function, transforms_active
 from .acting import Acting, Beginning
 from .agreement import Agreement
 from .decision import Situation, decide
@@ -155,7 +155,8 @@ class Governor:
         """Note that a model runs something other than training. A watched step ends if it has had its backward."""
         self.company.comes(name)
         if self._unseen.inside is None and (transforms_active() or foreign_checkpoint_active()):
-            self._unseen.inside = said.TRANSFORMED if transforms_active() else said.CHECKPOINTED
+            inside = said.UNDER_RECOMPUTE if recomputed_function() else said.CHECKPOINTED
+            self._unseen.inside = said.TRANSFORMED if transforms_active() else inside
         if (step := self._step) is not None:
             step.way.pauses()
             if not (step.pauses_shortly() and step.way.tapes):
