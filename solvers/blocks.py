@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from statistics import median
 
 from .problem import Call, Candidate, Problem
@@ -73,32 +74,36 @@ class BlockChain:
     def joined(self, pieces: Sequence[tuple[int, int]], most_bytes: float) -> tuple[int, ...]:
         """Candidates for pieces (first and last element), which are joined while they save at most `most_bytes`.
 
-        A segment also ends where no candidate goes on: at the end of a group of siblings, or at a refused call.
+        Of a long row not all runs are candidates, so a longer one may exist where a shorter one does not. A segment also
+        ends where no candidate goes on: at the end of a group of siblings, or at a refused call.
         """
+        before = [0, *accumulate(sum(self.saved_bytes[first : last + 1]) for first, last in pieces)]
+        ways = self._ways(pieces)
         segments: list[int] = []
         at = 0
         while at < len(pieces):
-            segment, stop = self._longest(pieces, at, most_bytes)
-            segments += segment
-            at = stop
+            for number, candidate in ways.get(at, ()):  # the longest first
+                if number == at or before[number + 1] - before[at] <= most_bytes:
+                    segments.append(candidate)
+                    at = number
+                    break
+            at += 1
         return tuple(segments)
 
-    def _longest(self, pieces: Sequence[tuple[int, int]], at: int, most_bytes: float) -> tuple[list[int], int]:
-        """The candidate for the most pieces from number `at` on that save at most `most_bytes`, and where it ends.
-
-        Of a long row not all runs are candidates, so a longer one may exist where a shorter one does not.
-        """
-        first, _ = pieces[at]
-        segment, stop, sum_bytes = [], at + 1, 0
-        for number in range(at, len(pieces)):
-            after, last = pieces[number]
-            sum_bytes += sum(self.saved_bytes[after : last + 1])
-            if number > at and (sum_bytes > most_bytes or not self.siblings(first, last)):
-                break
-            candidate = self.candidate(first, last)
-            if candidate is not None:
-                segment, stop = [candidate], number + 1
-        return segment, stop
+    def _ways(self, pieces: Sequence[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
+        """By piece, the pieces at which a candidate from it on can end, the last first, each with the candidate."""
+        calls, elements = self.problem.calls, self.elements
+        begins = {elements[first]: number for number, (first, _) in enumerate(pieces)}
+        ends = {calls[elements[last]].stop: number for number, (_, last) in enumerate(pieces)}
+        group = [0]
+        for (first, _), (_, last) in pairwise(pieces):
+            group.append(group[-1] + (not self.siblings(first, last)))
+        ways: dict[int, list[tuple[int, int]]] = {}
+        for (start, stop), candidate in self.spans.items():
+            at, number = begins.get(start, -1), ends.get(stop, -1)
+            if 0 <= at <= number and group[at] == group[number]:
+                ways.setdefault(at, []).append((number, candidate))
+        return {at: sorted(found, reverse=True) for at, found in ways.items()}
 
     def first(self, number: int) -> BlockChain:
         """The first elements of the chain, as a chain."""

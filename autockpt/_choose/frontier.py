@@ -75,13 +75,10 @@ def frontier(
     """
     refuse_no_profile(profile)
     _refuse_unclear(solver, seconds, points)
-    budgets_bytes, moves = _read(budgets, total_bytes), Offload.read(offload, profile.offload)
-    if moves is not None and moves.pins:
-        raise PinError(f"a frontier has no pins, and offload= has {moves.pins}: give `solve` a budget with them")
+    budgets_bytes, moves = _read(budgets, total_bytes), _moves(profile, offload)
     deadline = Deadline.after(seconds, progress=(progress := Progress(_log.info)))
     looking = for_candidates(seconds, progress)
-    every = find_candidates(profile, deadline=looking, offload=moves, solver=solver)
-    every = with_layers(every, solver)
+    every = with_layers(find_candidates(profile, deadline=looking, offload=moves, solver=solver), solver)
     candidates = every if every.road is None else every.waiting()
     solutions = sweep_until(
         candidates.problem,
@@ -112,6 +109,14 @@ def _refuse_unclear(solver: str, seconds: float, points: int) -> None:
     named(solver)
     refuse_no_seconds(seconds)
     refuse_no_number("points", points, 2)
+
+
+def _moves(profile: Profile, offload: str | os.PathLike[str] | Offload | None) -> Offload | None:
+    """Read what may be moved; refuse pins in it."""
+    moves = Offload.read(offload, profile.offload)
+    if moves is not None and moves.pins:
+        raise PinError(f"a frontier has no pins, and offload= has {moves.pins}: give `solve` a budget with them")
+    return moves
 
 
 def _read(budgets: Sequence[int | str] | None, total_bytes: int | None) -> list[int] | None:
