@@ -74,8 +74,8 @@ class BlockChain:
     def joined(self, pieces: Sequence[tuple[int, int]], most_bytes: float) -> tuple[int, ...]:
         """Candidates for pieces (first and last element), which are joined while they save at most `most_bytes`.
 
-        Of a long row not all runs are candidates, so a longer one may exist where a shorter one does not. A segment also
-        ends where no candidate goes on: at the end of a group of siblings, or at a refused call.
+        Of a long row not all runs are candidates, so a longer one may exist where a shorter one does not. A segment
+        also ends where no candidate goes on: at the end of a group of siblings, or at a refused call.
         """
         before = [0, *accumulate(sum(self.saved_bytes[first : last + 1]) for first, last in pieces)]
         ways = self._ways(pieces)
