@@ -121,7 +121,7 @@ class Contents:
     def __init__(self, roots: Mapping[str, object], bare: Collection[torch.nn.Module] = (), look: bool = False) -> None:
         self._bare, self._looks = set(map(id, bare)), look
         starts = (each if isinstance(each, types.FunctionType) else type(each) for each in (*roots.values(), *bare))
-        self._packages = {package_of(each.__module__) for each in starts}
+        self._packages = {package_of(str(each.__module__)) for each in starts}
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.modules: list[torch.nn.Module] = []
         self.generators: list[torch.Generator] = []
