@@ -42,7 +42,6 @@ class ReplayChecks:
         self.refused = self.findings.refused
         self._n_segments, self._always, self._governed = n_segments, always, governed
         self._spills = Spills(stashes or HeldStashes())
-        self._turn = 0
         self._uncompared: dict[int, Check] = {}  # by segment; frames share them, as they hold nothing of a frame
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -60,7 +59,7 @@ class ReplayChecks:
 
     def begin(self) -> None:
         """Begin another forward of the model."""
-        self._turn += 1
+        self.findings.verdicts.turn += 1
 
     def replayer(self, segment: int) -> Check:
         """Return the replayer of a segment's next frame."""
@@ -70,7 +69,7 @@ class ReplayChecks:
         if segment not in findings.looked_again:  # the first call may set up what later ones change
             findings.looked_again.add(segment)
             return Check(findings, segment, compares=segment not in findings.unrepeating, looks=True)
-        turn = self._turn % max(self._n_segments, LEAST_PERIOD)
+        turn = findings.verdicts.turn % max(self._n_segments, LEAST_PERIOD)
         if (self._always or turn == segment) and segment not in findings.unrepeating:
             return Check(findings, segment, compares=True, looks=self._always)
         check = self._uncompared.get(segment)

@@ -7,7 +7,8 @@ import weakref
 from torch import Tensor
 
 from .. import _torch_private
-from .._calls.checksum import Checksum, Places, checksum_of_saved
+from .._calls.checksum import Checksum, checksum_of_saved
+from .._calls.columns import Places
 from .._data.errors import ReplayError
 from .._data.keys import name_of
 from .._found.held import check_unchanged
@@ -22,6 +23,16 @@ def kept(key: str, why: str) -> ReplayError:
     return ReplayError(
         f"{key} {why}. The gradients of this step would be wrong, so skip the optimizer's step. The call is kept from "
         f"the next forward on; keep={name_of(key)!r} keeps it from the first."
+    )
+
+
+def kept_late(key: str) -> ReplayError:
+    """Return the error that says that a replay of an earlier step was wrong, and that its call is kept from now on."""
+    return ReplayError(
+        f"{key} saved other values in its replay than in its forward, in a step before this one: it reads something "
+        "that changes in between. The gradients of that step were wrong, and those of this one may be: skip the "
+        "optimizer's step, and load what was saved before if one wrong step does harm. The call is kept from the next "
+        f"forward on; keep={name_of(key)!r} keeps it from the first. check='always' tells it in its own step."
     )
 
 
@@ -58,7 +69,7 @@ class Expected:
         tensor: Tensor,
         checksum: Checksum | None,
         spilled: SpilledTensor | CopiedNumbers | None,
-        places: Places | None,
+        places: Places,
     ) -> None:
         self.checksum, self._places = checksum, places
         self.spilled = spilled

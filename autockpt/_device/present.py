@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -80,6 +81,13 @@ def go_to(stream: private.StreamNumbers) -> None:
     before, following = torch.cuda.current_stream(), private.stream_of(stream)
     following.wait_stream(before)
     torch.cuda.set_stream(following)
+
+
+def in_stream(stream: private.StreamNumbers | None) -> AbstractContextManager[object]:
+    """Return a context in which this thread's operators run in `stream`, where that is not the present one; None is."""
+    if stream is None or stream == private.current_stream():
+        return nullcontext()
+    return torch.cuda.stream(private.stream_of(stream))
 
 
 def read_in(stream: private.StreamNumbers, tensors: Iterable[torch.Tensor]) -> None:
