@@ -105,7 +105,7 @@ class Check:
         hooks, before = self._hooks(frame), Snapshot(frame.calls) if self._looks else None
         try:
             replay.run(self.need_all)
-            late = self._late(frame, last, backward)
+            late = self._late(frame, last, backward) if self.findings.verdicts.unread else None
             wrong = late is None and self.compares and not self._left(frame) and self.wrong(frame, last, backward)
         except (Changed, ReplayError) as error:
             raise self.refused(replay.call.key, CANNOT.format(error)) from error

@@ -2,7 +2,8 @@
 
 a segment's first frame    a rehearsal: dropped tensors are spilled too; backward reads those if the replay differs
 its second frame           a check that also looks at what the replay changes in Python objects, and puts it back
-its later frames           a check: one segment per step, in turn; checksums of replay and forward must be equal
+its later frames           a check: one segment per step, in turn; checksums of replay and forward must be equal, which
+                           is read a step later on a device, unless all are checked
 a replay that differs      the segment's calls are kept from then on, and another plan is made
 """
 
@@ -20,7 +21,8 @@ from .rehearsal import Rehearsal, Spills
 Checking: TypeAlias = Literal["sampled", "always", "never"]
 
 LEAST_PERIOD = 16
-"""A segment is checked once in this many steps, or once in as many steps as there are segments, if that is more."""
+"""How often later steps compare: a segment is checked once in so many steps, or once in as many steps as there are
+segments, if that is more. What begins to differ late is found that much later."""
 
 
 class ReplayChecks:

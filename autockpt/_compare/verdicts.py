@@ -58,11 +58,12 @@ class Verdicts:
 
     Attributes:
         turn: number of the forward that began last.
+        unread: the verdicts, from the oldest on.
     """
 
     def __init__(self) -> None:
         self.turn = 0
-        self._waiting: list[_Unread] = []
+        self.unread: list[_Unread] = []
 
     def add(self, segment: int, tensors: Sequence[Compared], alike: Tensor) -> None:
         """Have a verdict on its way.
@@ -72,19 +73,19 @@ class Verdicts:
             tensors: what was compared.
             alike: for each of them whether forward and replay made the same; a tensor on their device.
         """
-        self._waiting.append(_Unread(self.turn, segment, tensors, Arrival(alike)))
+        self.unread.append(_Unread(self.turn, segment, tensors, Arrival(alike)))
 
     def read(self, segment: int) -> Late | None:
         """Return what a replay of an earlier step made differently, as far as a replay of `segment` is to tell it."""
-        for each in [each for each in self._waiting if self._is_due(each, segment)]:
-            self._waiting.remove(each)
+        for each in [each for each in self.unread if self._is_due(each, segment)]:
+            self.unread.remove(each)
             if wrong := _unlike(each.tensors, each.arrival.read()):
                 return Late(each.segment, wrong)
         return None
 
-    def _is_due(self, waiting: _Unread, segment: int) -> bool:
-        age = self.turn - waiting.turn
-        return age >= _MOST_STEPS or (age > 0 and waiting.segment == segment)
+    def _is_due(self, verdict: _Unread, segment: int) -> bool:
+        age = self.turn - verdict.turn
+        return age >= _MOST_STEPS or (age > 0 and verdict.segment == segment)
 
 
 def _unlike(tensors: Sequence[Compared], alike: Iterable[bool]) -> list[Compared]:
