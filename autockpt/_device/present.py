@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -83,11 +83,18 @@ def go_to(stream: private.StreamNumbers) -> None:
     torch.cuda.set_stream(following)
 
 
-def in_stream(stream: private.StreamNumbers | None) -> AbstractContextManager[object]:
-    """Return a context in which this thread's operators run in `stream`, where that is not the present one; None is."""
-    if stream is None or stream == private.current_stream():
-        return nullcontext()
-    return torch.cuda.stream(private.stream_of(stream))
+@contextmanager
+def in_stream(stream: private.StreamNumbers | None) -> Iterator[None]:
+    """Let this thread's operators run in `stream` meanwhile, in the order of this thread; None is the present one."""
+    before = private.current_stream()
+    if stream is None or before is None or stream == before:
+        yield
+        return
+    go_to(stream)
+    try:
+        yield
+    finally:
+        go_to(before)
 
 
 def read_in(stream: private.StreamNumbers, tensors: Iterable[torch.Tensor]) -> None:

@@ -187,6 +187,17 @@ def test_a_tensor_takes_two_kernels_at_most_and_many_take_three_more() -> None:
     assert [each.item() for each in found] == expected * 2
 
 
+def test_numbers_are_made_in_the_stream_that_wrote_the_rows() -> None:
+    tensor, places, side = torch.ones(1 << 14).cuda(), Places(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        places.take(tensor)
+    places.take(tensor)
+    with watching() as ran:
+        places.settle()
+    assert [each.stream for each in ran if each.operator == "aten::mul"] == [side.stream_id, 0]
+    assert torch.cuda.current_stream().stream_id == 0
+
+
 def test_a_comparison_takes_next_to_no_memory() -> None:
     tensor, places = torch.ones(1 << 23).cuda(), Places()
     places.take(tensor[:3])  # what each device has once
