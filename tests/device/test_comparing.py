@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import autockpt
 from tests.doors import Places, on_device
-from tests.fake_cuda.device import take_peak, watching
+from tests.fake_cuda.device import Options, set_options, take_peak, watching
 from tests.toys.chains import feed_forward
 from tests.toys.told import Told
 
@@ -89,8 +89,12 @@ def test_no_step_waits_for_its_comparison() -> None:
     assert found
 
 
-def test_a_difference_of_one_step_is_an_error_in_the_next_where_its_call_was_compared() -> None:
-    """The second of three calls is compared in the first of every sixteen steps, or in none of the others."""
+@pytest.mark.parametrize("pinned_limit_bytes", [None, 0])
+def test_a_difference_of_one_step_is_an_error_in_the_next_where_its_call_was_compared(
+    pinned_limit_bytes: int | None,
+) -> None:
+    """The second of three calls is compared in one of sixteen steps: in the 17th, the 33rd."""
+    set_options(Options(pinned_limit_bytes=pinned_limit_bytes))
     run = Late("sampled")
     for number in range(1, 50):
         if number == 34:
