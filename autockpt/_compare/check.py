@@ -182,7 +182,8 @@ class Check:
         with _torch_private.no_torch_functions():
             self._places.settle()
             none = self._unwritten(frame)
-            filled = [each for each in _filled(frame) if each[0] not in none]
+            every = _filled(frame)
+            filled = [each for each in every if each[0] not in none]
             known, later = same_so_far(_pairs(filled))
         theirs = {number for numbers, _ in later for number in numbers}
         if not later or not all(same or number in theirs for number, same in enumerate(known)):
@@ -190,7 +191,7 @@ class Check:
         for numbers, verdicts in later:
             tensors = [each for number in numbers if (each := _compared(frame, *filled[number][:2])) is not None]
             self.findings.verdicts.add(self.segment, tensors, verdicts)
-        for _, slot, _ in filled:
+        for _, slot, _ in every:
             slot.expected = None
         return True
 
