@@ -48,7 +48,7 @@ fuzz: install  ## draw 2,000 models and plans, and compare planned steps with pl
 
 bench: install  ## run the benchmarks and write down what they find (takes hours)
 	for each in budgets.run budgets.twenty budgets.ragged in_place.run saved_bytes.run overhead.run recording.run solving checks \
-		host_cost.run host_cost.units host_cost.before frontier.run; do $(VENV)/bin/python -m benchmarks.$$each || exit 1; done
+		host_cost.run host_cost.units host_cost.before frontier.run seeds; do $(VENV)/bin/python -m benchmarks.$$each || exit 1; done
 
 profiles: install  ## record the profiles of real models again, in fake mode (takes minutes)
 	$(VENV)/bin/python -m benchmarks.shipped --all -o profiles

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ._train.apply import apply as apply, plan_of as plan_of, remove as remove
     from ._tell.report import Report as Report, report as report
     from ._frames.thread import is_recomputing as is_recomputing
+    from ._install.recompute import recompute as recompute
     from ._check.max_batch import MaxBatch as MaxBatch, max_batch as max_batch
     from .solvers.errors import (
         AutockptError as AutockptError,
@@ -77,6 +78,7 @@ _HOME = {
     "_train.apply": ("apply", "plan_of", "remove"),
     "_tell.report": ("Report", "report"),
     "_frames.thread": ("is_recomputing",),
+    "_install.recompute": ("recompute",),
     "_check.max_batch": ("MaxBatch", "max_batch"),
     "solvers.errors": (
         "AutockptError",

@@ -7,6 +7,10 @@
     sqrt      ▓▓▓|▓▓|▓▓▓|▓       all blocks, cut where a segment has saved so many bytes
     speed     ▒|▒|▒|░░░░░░       the first n blocks, except what multiplies matrices
 
+    always, never                `all` and `none`, by GPipe's names
+    except_last                  every block by itself, but none of the last microbatch
+    uniform:N, block:N           `uniform` and `block` for N layers, whatever the budget
+
 Each yields a few plans: tuples of indices into ``judge.problem.candidates``. None looks at the budget: `registry` takes
 the cheapest that fits. "Block" is an element of the block chain (`blocks`), embeddings and heads among them.
 """
@@ -18,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from .blocks import BlockChain, block_chain
+from .blocks import BlockChain, block_chain, layer_chains, microbatches
 from .common import Plan
 from .judge import Judge
 from .problem import Problem
@@ -147,6 +151,41 @@ def _freeing_most(problem: Problem, freed: Mapping[int, int]) -> list[int]:
     return best[-1][1]
 
 
+def except_last(judge: Judge) -> Iterator[Plan]:
+    """Recompute every element of the block chain by itself, but for those of the last microbatch.
+
+    A step of one microbatch has only the last: nothing is recomputed then.
+
+    Source: Kim et al. 2020, "torchgpipe: on-the-fly pipeline parallelism for training giant models": its
+    ``checkpoint="except_last"``, which is the default there.
+    One plan; O(problem).
+    """
+    number = microbatches(judge.problem)
+    last = max(number, default=0)
+    chosen = block_chain(judge.problem).runs(1)
+    yield tuple(c for c in chosen if number[judge.problem.candidates[c].start] < last)
+
+
+def uniform_layers(judge: Judge, number: int) -> Iterator[Plan]:
+    """Recompute all layers in segments of `number` each.
+
+    Each row of layers begins with a segment of its own: those of encoder and decoder, of every microbatch.
+
+    Source: Megatron-LM's ``--recompute-granularity full --recompute-method uniform --recompute-num-layers N``.
+    One plan; O(problem).
+    """
+    yield tuple(c for chain in layer_chains(judge.problem) for c in chain.runs(number))
+
+
+def first_layers(judge: Judge, number: int) -> Iterator[Plan]:
+    """Recompute the first `number` layers of each row of layers, each by itself.
+
+    Source: Megatron-LM's ``--recompute-granularity full --recompute-method block --recompute-num-layers N``.
+    One plan; O(problem).
+    """
+    yield tuple(c for chain in layer_chains(judge.problem) for c in chain.first(number).runs(1))
+
+
 BASELINES: Mapping[str, Callable[[Judge], Iterator[Plan]]] = MappingProxyType(
     {"none": none, "all": every_block, "block": first_blocks, "uniform": uniform, "sqrt": sqrt, "speed": speed}
 )
@@ -155,5 +194,18 @@ BASELINES: Mapping[str, Callable[[Judge], Iterator[Plan]]] = MappingProxyType(
 Its plans are also among those with which `auto`, `ilp` and `frontier` begin (`instant`).
 """
 
+SPARING = frozenset({"speed"})
+"""Baselines that repeat no product: their candidates are parts of calls in which nothing that multiplies runs again."""
+
 TRIMMED = frozenset({"sqrt"})
 """Baselines whose plans lose the segments that they do not need."""
+
+NAMED_PLANS: Mapping[str, Callable[[Judge], Iterator[Plan]]] = MappingProxyType(
+    {"always": every_block, "never": none, "except_last": except_last}
+)
+"""Solvers of one plan that somebody else has named. Nobody begins with these plans: `BASELINES` have better ones."""
+
+BY_LAYERS: Mapping[str, Callable[[Judge, int], Iterator[Plan]]] = MappingProxyType(
+    {"uniform": uniform_layers, "block": first_layers}
+)
+"""Solvers that are told a number of layers after a colon."""

@@ -11,11 +11,13 @@ bytes, or one of them holds far more than the others.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from .problem import Candidate, Problem
+from .problem import Call, Candidate, Problem
 
 MIN_BLOCKS = 4  # a chain of fewer calls that matter leaves nothing to choose from
 
@@ -97,6 +99,65 @@ class BlockChain:
             if candidate is not None:
                 segment, stop = [candidate], number + 1
         return segment, stop
+
+    def first(self, number: int) -> BlockChain:
+        """The first elements of the chain, as a chain."""
+        return replace(self, elements=self.elements[:number], saved_bytes=self.saved_bytes[:number])
+
+
+def microbatches(problem: Problem) -> list[int]:
+    """For each call, the number of its microbatch; 0 for all calls of a step that has one.
+
+    Of several microbatches each calls all modules that the root calls, equally often. Occurrences tell them apart.
+    """
+    times = Counter(_name(call) for call in problem.calls)
+    several = math.gcd(*(times[_name(call)] for call in problem.calls if call.parent == 0 and not call.function)) or 1
+    before: Counter[str] = Counter()
+    found = [0] * len(problem.calls)
+    for i, call in enumerate(problem.calls):
+        name = _name(call)
+        found[i] = before[name] * several // times[name]
+        before[name] += 1
+    return found
+
+
+def layers(calls: Sequence[Call]) -> Iterator[int]:
+    """Yield the layers, which are what people count: calls of modules in a list, which make calls and lie in no other.
+
+    Libraries wrap these where their switch is on.
+    """
+    makes_calls = {call.parent for call in calls if not call.function}
+    stop = 0
+    for i, call in enumerate(calls):
+        if i >= stop and i in makes_calls and not call.function and _name(call).rpartition(".")[2].isdecimal():
+            stop = call.stop
+            yield i
+
+
+def layer_chains(problem: Problem) -> list[BlockChain]:
+    """Find the rows of layers, a chain for each.
+
+    Layers that the same call makes in the same microbatch are one row. Where there are none, the block chain is the
+    only row.
+
+    O(calls).
+    """
+    number = microbatches(problem)
+    rows: dict[tuple[int, int], list[int]] = {}
+    for i in layers(problem.calls):
+        rows.setdefault((problem.calls[i].parent, number[i]), []).append(i)
+    if not rows:
+        return [block_chain(problem)]
+    spans, saved = widest_candidates(problem), _saved_bytes(problem)
+    return [
+        BlockChain(elements=tuple(row), saved_bytes=tuple(saved[i] for i in row), spans=spans, problem=problem)
+        for row in rows.values()
+    ]
+
+
+def _name(call: Call) -> str:
+    """The name of a call without its occurrence."""
+    return call.name if call.function else call.name.partition("#")[0]
 
 
 def block_chain(problem: Problem) -> BlockChain:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
 from . import ilp
 from .articulation import articulation_plans
-from .baselines import BASELINES, TRIMMED
+from .baselines import BASELINES, BY_LAYERS, NAMED_PLANS, TRIMMED
 from .chain import chain_plans
 from .common import MOST_TRIMMED, SECONDS, Plan, best_plan, infeasible, judged, patient
 from .deadline import Deadline
-from .errors import BudgetError, UnknownSolver
+from .errors import BudgetError
 from .judge import Judge
+from .names import counted
 from .pins import completed, demand, highest_bytes
 from .problem import Problem, Solution
 from .units import shown
@@ -52,15 +52,15 @@ def _cheapest_of(name: str, plans: Planner, *, trimmed: bool = True) -> Solver:
     return solve_by_plans
 
 
-def _baseline(name: str) -> Solver:
+def _baseline(name: str, make: Callable[[Judge], Iterator[Plan]]) -> Solver:
     def plans(judge: Judge, _: int, *, deadline: Deadline) -> Iterable[Plan]:
-        return deadline.first_of(BASELINES[name](judge))
+        return deadline.first_of(make(judge))
 
     return _cheapest_of(name, plans, trimmed=name in TRIMMED)
 
 
 SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {name: _baseline(name) for name in BASELINES}
+    {name: _baseline(name, make) for name, make in (*BASELINES.items(), *NAMED_PLANS.items())}
     | {
         "articulation": _cheapest_of("articulation", articulation_plans),
         "chain": _cheapest_of("chain", chain_plans),
@@ -68,7 +68,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
         "auto": ilp.solve_auto,
     }
 )
-"""Every solver by its name, as `solver=` takes it."""
+"""Every solver by its name, as `solver=` takes it. ``uniform:N`` and ``block:N`` are names, too, for N layers."""
 
 SEARCHING = ("auto", "ilp")  # solvers that use all the time they are given, and start from a plan
 
@@ -81,7 +81,7 @@ def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", seconds:
     Args:
         problem: steps, tensors and candidates of one model.
         budget_bytes: highest peak allowed.
-        solver: a name in `SOLVERS`.
+        solver: a name in `SOLVERS`, or ``uniform:N`` or ``block:N``.
         seconds: after so many the best plan found is returned, with status ``FEASIBLE``.
 
     Returns:
@@ -125,8 +125,7 @@ def check_budget(budget_bytes: int) -> None:
 def named(solver: str) -> Solver:
     """Look a solver up; raises `UnknownSolver` with the nearest name."""
     given: object = solver  # users give whatever they like, and some of it has no hash
-    if not isinstance(given, str) or given not in SOLVERS:
-        near = difflib.get_close_matches(given, SOLVERS, n=1) if isinstance(given, str) else []
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UnknownSolver(f"no solver is called {shown(given)}; {hint}there are {', '.join(sorted(SOLVERS))}")
-    return SOLVERS[solver]
+    if isinstance(given, str) and given in SOLVERS:
+        return SOLVERS[given]
+    family, number = counted(given)
+    return _baseline(solver, lambda judge: BY_LAYERS[family](judge, number))

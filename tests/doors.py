@@ -20,6 +20,7 @@ from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
 from autockpt._choose.candidates.nested import is_inside, replays_in_parts
 from autockpt._choose.candidates.runs import runs_of, sibling_rows
+from autockpt._choose.early import find_early
 from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin
 from autockpt._choose.solve import segments_of

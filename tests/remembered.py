@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from autockpt.solvers.baselines import SPARING
 from tests.doors import profile_index, solving
 
 __all__ = ["candidates_once", "remembering"]
@@ -17,15 +18,15 @@ __all__ = ["candidates_once", "remembering"]
 def candidates_once() -> Iterator[None]:
     """Find the candidates of a profile once, however many plans are made from it.
 
-    What time cut short is found again, and so it is on another host.
+    What time cut short is found again, and so it is on another host, and for a solver that spares products.
     """
     last, find = list[Any](), vars(solving)["find_candidates"]
 
     def once(profile: Any, **options: Any) -> Any:
-        host = vars(profile_index)["host_costs"]
-        if not (last and last[0] is profile and last[1] is host and not last[2].notes):
-            last[:] = profile, host, find(profile, **options)
-        return last[2]
+        host, sparing = vars(profile_index)["host_costs"], options.get("solver") in SPARING
+        if not (last and last[0] is profile and last[1:3] == [host, sparing] and not last[3].notes):
+            last[:] = profile, host, sparing, find(profile, **options)
+        return last[3]
 
     with mock.patch.object(solving, "find_candidates", once):
         yield

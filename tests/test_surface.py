@@ -53,6 +53,7 @@ NAMES = {
     "measure",
     "plan_of",
     "profile",
+    "recompute",
     "remove",
     "report",
     "solve",

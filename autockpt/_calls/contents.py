@@ -33,7 +33,7 @@ import threading
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -110,17 +110,20 @@ class Contents:
         roots: the objects, by name.
         bare: modules whose attributes, and those of whose parameters and buffers, the caller puts back: only what is
             inside the attributes is looked at, and no hooks.
+        look: whether only what can be reached is found: nothing is read, and nothing can be put back.
 
     Attributes:
         tensors: the tensors that were found, parameters and buffers too, each with the name of its place.
+        modules: the modules that were found.
         generators: torch's generators that were found.
     """
 
-    def __init__(self, roots: Mapping[str, object], bare: Iterable[torch.nn.Module] = ()) -> None:
-        bare = [*bare]
-        self._bare = set(map(id, bare))
-        self._packages = {package_of(type(each).__module__) for each in (*roots.values(), *bare)}
+    def __init__(self, roots: Mapping[str, object], bare: Collection[torch.nn.Module] = (), look: bool = False) -> None:
+        self._bare, self._looks = set(map(id, bare)), look
+        starts = (each if isinstance(each, types.FunctionType) else type(each) for each in (*roots.values(), *bare))
+        self._packages = {package_of(each.__module__) for each in starts}
         self.tensors: list[tuple[str, torch.Tensor]] = []
+        self.modules: list[torch.nn.Module] = []
         self.generators: list[torch.Generator] = []
         self._kept: list[Kept] = []
         self._seen: dict[int, object] = {}  # kept alive, so that an id stays its own
@@ -168,7 +171,10 @@ class Contents:
         self._slots(name, value)
 
     def _module(self, name: str, value: torch.nn.Module) -> None:
-        if id(value) in self._bare:
+        self.modules.append(value)
+        if self._looks:  # mostly the registries of hooks are empty, and there are many
+            self._todo += [(name, each) for key, each in vars(value).items() if key not in _OWN or each]
+        elif id(value) in self._bare:
             self._todo += [(f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN]
             for path, each in (*value._parameters.items(), *value._buffers.items()):
                 if each is not None:
@@ -245,7 +251,8 @@ class Contents:
         state: bool = False,
         is_set: bool = False,
     ) -> None:
-        self._kept.append(Kept(name=name, read=read, write=write, before=read(), state=state, is_set=is_set))
+        if not self._looks:
+            self._kept.append(Kept(name=name, read=read, write=write, before=read(), state=state, is_set=is_set))
 
     def _random(self, name: str, value: Any) -> None:
         if isinstance(value, torch.Generator):

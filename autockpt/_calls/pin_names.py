@@ -10,13 +10,18 @@ from torch import nn
 
 from .._data.errors import PinError
 from .._data.goal import Pins
-from .._data.keys import split_pattern
+from .._data.keys import split_function_pattern, split_pattern
 from .._data.offload import Offload
+from .roots import title
 
 NEAREST, CUTOFF = 3, 0.4
 
 TOGETHER = ({"recompute", "boundary"}, {"keep", "saved"})
 """Kinds of pins that one call can have both: it is recomputed, or kept, and what that needs waits elsewhere."""
+
+
+NAMES_MORE = {"keep", "recompute"}
+"""Kinds of pins that name the model itself, and torch functions, too."""
 
 
 def refuse_unclear_pins(model: nn.Module, pins: Pins, offload: Offload | None) -> None:
@@ -36,14 +41,24 @@ def refuse_unclear_pins(model: nn.Module, pins: Pins, offload: Offload | None) -
     if not any(given.values()):
         return
     names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
-    for pattern in (pattern for each in given.values() for pattern in each):
+    for kind, pattern in ((kind, pattern) for kind, each in given.items() for pattern in each):
         name, _ = split_pattern(pattern)
-        if not any(fnmatch.fnmatchcase(each, name) for each in names):
+        known = any(fnmatch.fnmatchcase(each, name) for each in names)
+        if not known and not (kind in NAMES_MORE and _names_more(model, names, pattern)):
             near = ", ".join(map(repr, _nearest(name, names)))
             raise PinError(f"no module matches {pattern!r}; " + (f"near are {near}" if near else "the model has none"))
     for one, other in combinations(given, 2):
         if {one, other} not in TOGETHER:
             _refuse_both(names, one, given[one], other, given[other])
+
+
+def _names_more(model: nn.Module, names: list[str], pattern: str) -> bool:
+    """Whether a pattern names the model, or torch functions that it or one of its modules may call."""
+    around, function = split_function_pattern(pattern)
+    name, _ = split_pattern(around)
+    if not function:
+        return pattern in ("", title(model))
+    return not name or any(fnmatch.fnmatchcase(each, name) for each in names)
 
 
 def _refuse_both(names: list[str], one: str, ones: tuple[str, ...], other: str, others: tuple[str, ...]) -> None:

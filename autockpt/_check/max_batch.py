@@ -117,7 +117,7 @@ def max_batch(
             device's memory (on a CPU, of the physical memory).
         loss: maps the model's outputs to a scalar; see `profile`.
         optimizer: its state and its step count in the budget; an optimizer, several, or a name, as in `profile`.
-        solver: a name in ``autockpt.solvers.SOLVERS``.
+        solver: a name in ``autockpt.solvers.SOLVERS``, or ``uniform:4`` or ``block:4`` for so many layers.
         seconds: how long the solver may search for the plan of the largest batch.
         keep: patterns of calls that must not run again; see `solve`.
         recompute: patterns of calls that must.

@@ -18,11 +18,11 @@ from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import BudgetError
 from ..solvers.frontier import POINTS, SECONDS, sweep_until
 from ..solvers.problem import Solution
-from ..solvers.registry import SEARCHING
+from ..solvers.registry import SEARCHING, named
 from ..solvers.units import shown
 from .bound import BOUND_SECONDS, lay_out, least_seconds
 from .candidates import Candidates, find_candidates
-from .solve import believed, for_candidates, make_plan
+from .solve import believed, for_candidates, make_plan, with_layers
 
 _log = logging.getLogger("autockpt")
 
@@ -47,7 +47,7 @@ def frontier(
 
     Args:
         profile: the recorded step.
-        solver: a name in ``autockpt.solvers.SOLVERS``.
+        solver: a name in ``autockpt.solvers.SOLVERS``, or ``uniform:4`` or ``block:4`` for so many layers.
         points: how many budgets are solved for, evenly spaced in bytes, the plain peak and the minimum included;
             at least 2. Budgets that end in the same plan give one point.
         budgets: budgets to solve for instead of evenly spaced ones: bytes, text such as ``"8GB"``, or a share of
@@ -74,13 +74,14 @@ def frontier(
         ((), True)
     """
     refuse_no_profile(profile)
-    refuse_no_seconds(seconds)
-    refuse_no_number("points", points, 2)
+    _refuse_unclear(solver, seconds, points)
     budgets_bytes, moves = _read(budgets, total_bytes), Offload.read(offload, profile.offload)
     if moves is not None and moves.pins:
         raise PinError(f"a frontier has no pins, and offload= has {moves.pins}: give `solve` a budget with them")
     deadline = Deadline.after(seconds, progress=(progress := Progress(_log.info)))
-    every = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
+    looking = for_candidates(seconds, progress)
+    every = find_candidates(profile, deadline=looking, offload=moves, solver=solver)
+    every = with_layers(every, solver)
     candidates = every if every.road is None else every.waiting()
     solutions = sweep_until(
         candidates.problem,
@@ -104,6 +105,13 @@ def frontier(
     if every.road is not None:
         plans = list(_beside(every, solutions, solver, deadline))
     return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest)
+
+
+def _refuse_unclear(solver: str, seconds: float, points: int) -> None:
+    """Refuse what makes no sense before anything is looked for."""
+    named(solver)
+    refuse_no_seconds(seconds)
+    refuse_no_number("points", points, 2)
 
 
 def _read(budgets: Sequence[int | str] | None, total_bytes: int | None) -> list[int] | None:

@@ -25,6 +25,7 @@ from ..solvers.registry import named, solve_until
 from .below import choose_among
 from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
+from .candidates.by_hand import runs_of_layers
 from .candidates.from_plan import find_planned
 from .moving import choose_moves
 from .peak_breakdown import advise, peak_parts
@@ -59,16 +60,20 @@ def solve(
             within it; ``"min"`` for the lowest peak that the solver reaches, and the cheapest plan that has it.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
             within it.
-        solver: a name in ``autockpt.solvers.SOLVERS``. The lowest peak is the lowest among the plans that this solver
-            makes. ``none`` makes only the plain plan; ``all`` makes one plan, which may cost more than `max_overhead`.
+        solver: a name in ``autockpt.solvers.SOLVERS``, or ``uniform:4`` or ``block:4`` for so many layers. The lowest
+            peak is the lowest among the plans that this solver makes. ``none`` makes only the plain plan; ``all`` makes
+            one plan, which may cost more than `max_overhead`.
         seconds: how long the solver may search; the best plan found by then is returned. Before that, finding
             candidates takes up to two thirds as many CPU seconds: 5 s in all by default. If time runs out, the plan is
             coarser, and its notes say so. The lower bound on what any method would recompute takes up to a second more.
             From two seconds on, progress is logged at level INFO.
         total_bytes: memory of the device, for a budget in percent.
         keep: patterns of calls of which no part must run again. A pattern is a qualified name in which ``*`` matches
-            anything, dots too; ``"h.3.mlp#1"`` is the second call of a module.
-        recompute: patterns of calls that must run again, by themselves or inside a larger segment.
+            anything, dots too; ``"h.3.mlp#1"`` is the second call of a module. ``"*.attn/softmax"`` names torch
+            functions that the code of modules calls, and ``""``, or the model's class, the model itself.
+        recompute: patterns of calls that must run again, each as a segment of its own, which holds its own boundary;
+            where that frees nothing, inside the smallest segment that does. Functions run again in the call whose code
+            calls them, with what makes what they read; all else in it is kept. The model is one run of its calls.
         offload: where tensors may wait off the device from forward to backward, where that is cheaper than to recompute
             them: ``"host"``, or a folder. Copies to the host run beside the computing, and cost what the device waits
             for them; the step waits for a file. Their rate is what was measured, or else 25 GB/s to the host and 1 GB/s
@@ -84,7 +89,7 @@ def solve(
         Infeasible: this solver finds no plan within the budget; carries the minimum reachable bytes, with the pins
             and without, what they consist of, what would help, and the plan that reaches them.
         NotApplicable: `profile` is no profile.
-        PinError: a pattern matches no call, or no plan can honour the pins.
+        PinError: a pattern matches nothing, or no plan can honour the pins.
         TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
         UnknownSolver: there is no such solver.
 
@@ -133,7 +138,8 @@ def choose(
     progress, most_seconds = Progress(_log.info, clock), asked.goal.most_seconds(profile.plain_seconds)
     if found is None:
         looking = for_candidates(asked.seconds, progress, clock)
-        found = find_candidates(profile, deadline=looking, offload=asked.offload)
+        found = find_candidates(profile, deadline=looking, offload=asked.offload, solver=asked.solver)
+    found = with_layers(found, asked.solver)
 
     def until() -> Deadline:
         return Deadline.after(asked.seconds, clock=clock, progress=progress)
@@ -154,6 +160,11 @@ def choose(
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounds else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
+
+
+def with_layers(found: Candidates, solver: str) -> Candidates:
+    """Return the candidates with the segments of so many layers that a solver such as ``uniform:5`` makes."""
+    return found.having(runs_of_layers(found.index, found.problem, solver))
 
 
 def restate(plan: Plan, profile: Profile, asked: Asked) -> Plan | None:

@@ -72,7 +72,7 @@ keep = click.option(
     "--keep",
     multiple=True,
     metavar="PATTERN",
-    help="Calls never to run again, as '*.attn'. May be given several times.",
+    help="Calls never to run again, as '*.attn', or functions, as '*.attn/softmax'. May be given several times.",
 )
 recompute = click.option(
     "--recompute", multiple=True, metavar="PATTERN", help="Calls always to run again. May be given several times."

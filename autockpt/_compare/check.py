@@ -88,7 +88,7 @@ class Check:
         with _torch_private.no_torch_functions():
             spilled, checksum = self.spilled(tensor), checksum_of_saved(tensor, self._places)
             if checksum is not None or spilled is not None:
-                slot.expected = Expected(tensor, checksum, spilled, self._places)
+                slot.expected = Expected(tensor, checksum, spilled, self._places, self.findings.told)
 
     def spilled(self, tensor: Tensor) -> SpilledTensor | CopiedNumbers | None:
         """Keep the bytes of a tensor. A rehearsal does so, if the bytes define the tensor; a check keeps none."""
@@ -118,7 +118,7 @@ class Check:
             self.findings.fault(self.segment, replay.call.key, CHANGES.format(changed[0]))
         if late is not None:
             self.findings.fault(late.segment, late.tensors[0].key, OTHER_VALUES)
-            raise kept_late(late.tensors[0].key)
+            raise kept_late(late.tensors[0].key, self.findings.told)
         if wrong:
             raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
 
@@ -158,7 +158,7 @@ class Check:
     def refused(self, key: str, why: str) -> ReplayError:
         """Keep a call from the next forward on, since it cannot be replayed; return the error that says so."""
         self.findings.fault(self.segment, key, why)
-        return kept(key, why)
+        return kept(key, why, self.findings.told)
 
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
         """Return the slots for which a replay made other values than forward saved. The others expect nothing now."""

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from .._data.plan import Plan
 from .._stash.held import HeldStashes
 from .check import Check
-from .findings import Findings
+from .findings import PLANNED, Findings, Told
 from .rehearsal import Rehearsal, Spills
 
 Checking: TypeAlias = Literal["sampled", "always", "never"]
@@ -33,14 +33,23 @@ class ReplayChecks:
         always: whether each step checks all segments; if not, it checks at most one.
         governed: whether a governor makes another plan if a call of this one cannot be replayed.
         stashes: opens the stashes that rehearsals spill to; None if each stash is to be a new one.
+        told: how it is said that a call is kept.
 
     Attributes:
         findings: what replays have shown.
         refused: numbers of the segments that are kept, since a replay failed or differed.
     """
 
-    def __init__(self, n_segments: int, *, always: bool, governed: bool, stashes: HeldStashes | None = None) -> None:
-        self.findings = Findings(governed=governed)
+    def __init__(
+        self,
+        n_segments: int,
+        *,
+        always: bool,
+        governed: bool,
+        stashes: HeldStashes | None = None,
+        told: Told = PLANNED,
+    ) -> None:
+        self.findings = Findings(governed=governed, told=told)
         self.refused = self.findings.refused
         self._n_segments, self._always, self._governed = n_segments, always, governed
         self._spills = Spills(stashes or HeldStashes())

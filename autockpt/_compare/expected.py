@@ -14,25 +14,26 @@ from .._data.keys import name_of
 from .._found.held import check_unchanged
 from .._frames.slots import Slot
 from .._stash.spill import SpilledTensor
+from .findings import Told
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 
 
-def kept(key: str, why: str) -> ReplayError:
+def kept(key: str, why: str, told: Told) -> ReplayError:
     """Return the error that says that a call is kept from the next forward on."""
     return ReplayError(
-        f"{key} {why}. The gradients of this step would be wrong, so skip the optimizer's step. The call is kept from "
-        f"the next forward on; keep={name_of(key)!r} keeps it from the first."
+        f"{key} {why}. The gradients of this step would be wrong, so skip the optimizer's step. "
+        f"{told.remedy.format(name_of(key))}"
     )
 
 
-def kept_late(key: str) -> ReplayError:
+def kept_late(key: str, told: Told) -> ReplayError:
     """Return the error that says that a replay of an earlier step was wrong, and that its call is kept from now on."""
     return ReplayError(
         f"{key} saved other values in its replay than in its forward, in a step before this one: it reads something "
         "that changes in between. The gradients of that step were wrong, and those of this one may be: skip the "
-        "optimizer's step, and load what was saved before if one wrong step does harm. The call is kept from the next "
-        f"forward on; keep={name_of(key)!r} keeps it from the first. check='always' tells it in its own step."
+        "optimizer's step, and load what was saved before if one wrong step does harm. "
+        f"{told.remedy.format(name_of(key))}"
     )
 
 
@@ -62,7 +63,18 @@ class Expected:
         requires_grad: whether a gradient flows through it.
     """
 
-    __slots__ = ("_places", "_saved", "_version", "checksum", "made", "node", "requires_grad", "spilled", "stands")
+    __slots__ = (
+        "_places",
+        "_saved",
+        "_told",
+        "_version",
+        "checksum",
+        "made",
+        "node",
+        "requires_grad",
+        "spilled",
+        "stands",
+    )
 
     def __init__(
         self,
@@ -70,8 +82,9 @@ class Expected:
         checksum: Checksum | None,
         spilled: SpilledTensor | CopiedNumbers | None,
         places: Places,
+        told: Told,
     ) -> None:
-        self.checksum, self._places = checksum, places
+        self.checksum, self._places, self._told = checksum, places, told
         self.spilled = spilled
         self.stands = ""
         self.made: Checksum | None = None
@@ -92,7 +105,7 @@ class Expected:
         """
         assert self.spilled is not None
         if _torch_private.reads_late_writes():
-            raise kept(self.stands, LATE_WRITE)
+            raise kept(self.stands, LATE_WRITE, self._told)
         saved = self._saved()
         if saved is not None:
             check_unchanged(saved, self._version, "a tensor")

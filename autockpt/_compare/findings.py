@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -13,13 +14,33 @@ from .verdicts import Verdicts
 _log = logging.getLogger("autockpt")
 
 
+class Told(NamedTuple):
+    """How it is said that a call is kept.
+
+    Attributes:
+        kept: that it is, with two gaps: for its name and the reason.
+        remedy: what becomes of it after an error; with a gap for its name.
+    """
+
+    kept: str
+    remedy: str
+
+
+PLANNED = Told(
+    "%s is kept from now on, with its segment, since it %s. The plan may need more than it predicts.",
+    "The call is kept from the next forward on; keep={!r} keeps it from the first.",
+)
+
+
 class Findings:
     """What is known of the replays of one plan.
 
     Args:
         governed: whether a governor makes another plan if a call cannot be replayed, and warns the user.
+        told: how it is said that a call is kept.
 
     Attributes:
+        told: as given.
         refused: numbers of the segments that are kept, since a replay failed or differed.
         needed_whole: numbers of the segments whose replays also run what the plan skips, since one replay needed it.
         rehearsed: numbers of the segments that have had their rehearsal.
@@ -30,7 +51,8 @@ class Findings:
         verdicts: what devices will have found.
     """
 
-    def __init__(self, *, governed: bool) -> None:
+    def __init__(self, *, governed: bool, told: Told = PLANNED) -> None:
+        self.told = told
         self.refused: set[int] = set()
         self.needed_whole: set[int] = set()
         self.rehearsed: set[int] = set()
@@ -75,9 +97,5 @@ class Findings:
         """Keep a segment's calls from now on: its call `key` cannot be replayed. Warns, unless a governor will."""
         self.refused.add(segment)
         if not self._governed and key not in self._faults:
-            _log.warning(
-                "%s is kept from now on, with its segment, since it %s. The plan may need more than it predicts.",
-                key,
-                reason,
-            )
+            _log.warning(self.told.kept, key, reason)
         self._faults.setdefault(key, reason)

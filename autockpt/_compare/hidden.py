@@ -55,9 +55,9 @@ class Hidden:
         roots: dict[str, object] = {}
         copied: set[int] = set()
         for call in calls:
-            if call.module.member is not None:
-                modules |= call.module.member.named_modules(prefix=name_of(call.key))
-                copied |= call.module.copied
+            modules |= call.module.named(name_of(call.key))
+            copied |= call.module.copied
+            roots[call.key] = call.module.code()
             roots[f"an argument of {call.key}"] = kept_whole(call.arguments)
         self._contents = Contents(roots | modules, bare=modules.values())
         self.generators = self._contents.generators
@@ -140,14 +140,13 @@ class HookState:
     """
 
     def __init__(self, calls: Iterable[MemberCall], written: Sequence[torch.Tensor] | None = None) -> None:
-        members = [call.module.member for call in calls if call.module.member is not None]
-        modules = [module for member in members for module in member.modules()]
+        modules = [module for call in calls for module in call.module.named("").values()]
         around = [module._forward_hooks | module._forward_pre_hooks for module in modules]
         around += (_torch_private.global_hooks() or {}).values()
         hooks = [hook for own in around for hook in own.values() if not _knows_of_replays(hook)]
         self._contents = Contents({"a hook": hooks}, bare=modules) if hooks else None
         if written is None and self._contents is not None:
-            own = {id(each) for member in members for each in (*member.parameters(), *member.buffers())}
+            own = {id(each) for member in modules for each in (*member._parameters.values(), *member._buffers.values())}
             others = [named for named in self._contents.tensors if id(named[1]) not in own]
             written = [each for (_, each), total_bytes in by_size(others) if total_bytes <= MOST_COPIED_BYTES]
         self._copies = SmallCopies([("a hook's tensor", each) for each in written or ()])

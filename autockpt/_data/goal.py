@@ -21,7 +21,8 @@ _OTHERS = 'budget="min" asks for the lowest peak, max_overhead=0.15 for the lowe
 
 Patterns = str | Iterable[str]
 """Qualified names of modules, in which ``*`` (dots too), ``?`` and ``[…]`` stand for parts; ``#1`` after a name means
-the second call of the module in a step, and none means all of its calls. One alone may be given bare."""
+the second call of the module in a step, and none means all of its calls. What follows a slash names torch functions
+that the module's code calls, and an empty name means the model. One alone may be given bare."""
 
 SECONDS = 3.0
 """How long a solver searches where nobody says."""

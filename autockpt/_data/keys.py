@@ -95,3 +95,15 @@ def split_pattern(pattern: str) -> tuple[str, str]:
     """
     name, sharp, occurrence = pattern.rpartition("#")
     return (name, occurrence) if sharp and occurrence.isdecimal() else (pattern, "")
+
+
+def split_function_pattern(pattern: str) -> tuple[str, str]:
+    """Return the pattern of calls in a pattern of torch functions, and that of functions; the latter empty for calls.
+
+    Example:
+        >>> from autockpt._data.keys import split_function_pattern
+        >>> split_function_pattern("*.attn#0/softmax*"), split_function_pattern("*.attn")
+        (('*.attn#0', 'softmax*'), ('*.attn', ''))
+    """
+    call, slash, function = pattern.rpartition("/")
+    return (call, function) if slash and function else (pattern, "")

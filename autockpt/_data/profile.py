@@ -72,8 +72,8 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             in older files.
         copies: what calls were given on several ranks alike, where ranks share layers (tensor parallelism).
         units: calls of units of FSDP2, which a replay of several calls may have to gather; None where it may not.
-        own_replays: what the model recomputes itself, with `torch.utils.checkpoint`, and what switches that off, in
-            words; one of the notes. None for nothing.
+        own_replays: what the model recomputes itself, with `torch.utils.checkpoint` or `autockpt.recompute`, and what
+            switches that off, in words; one of the notes. None for nothing.
         notes: what could not be seen or put back, in words.
     """
 

@@ -16,6 +16,7 @@ from .._index.products import multiplies
 from .._index.profile_index import Index, Members
 from .._replays.effects import replay_of
 from ..solvers import simulate
+from ..solvers.blocks import layers
 
 FELL = 0.005
 """A peak is called lower if it is below the plain one by more than this share of it."""
@@ -38,10 +39,18 @@ class Switch:
     segments: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What a switch recomputes at one place: members, but for idle torch functions in them."""
+
+    members: Members
+    idle: Sequence[int] = ()
+
+
 def switches(profile: Profile) -> Iterator[Switch]:
     """Yield what each switch would do, for those that find something in the recorded step; O(problem) each."""
     index = Index(profile)
-    blocks = [(block,) for block in _blocks(index)]
+    blocks = [_Run(members=(block,)) for block in layers(Candidates.of(index, ()).problem.calls)]
     if len(blocks) > 1:
         yield _switch("every block", index, blocks)
     if len(blocks) > 2:
@@ -51,36 +60,34 @@ def switches(profile: Profile) -> Iterator[Switch]:
         yield _switch("attention core", index, cores)
 
 
-def _switch(name: str, index: Index, runs: Sequence[Members]) -> Switch:
-    replays = [replay for run in runs if not index.reason(run) and (replay := replay_of(index, run)) is not None]
+def _switch(name: str, index: Index, runs: Sequence[_Run]) -> Switch:
+    able = (replay_of(index, run.members, run.idle) for run in runs if not index.reason(run.members))
+    replays = [replay for replay in able if replay is not None]
     judged = simulate(Candidates.of(index, replays).problem, range(len(replays)))
     seconds = sum(replay.segment.recompute_seconds for replay in replays)
     return Switch(name=name, peak_bytes=judged.peak_bytes, recompute_seconds=seconds, segments=len(replays))
 
 
-def _blocks(index: Index) -> Iterator[int]:
-    """Yield the outermost module calls that are members of a list: libraries wrap these if the switch is on."""
-    stop = 0
-    for call in index.call_nodes[1:]:
-        node = index.nodes[call]
-        has_calls = any(not index.is_function(child) for child in index.children[call])
-        if call >= stop and has_calls and node.record.name.rpartition(".")[2].isdigit():
-            stop = node.stop
-            yield call
-
-
-def _cores(index: Index) -> Iterator[Members]:
+def _cores(index: Index) -> Iterator[_Run]:
     """Yield the core of each attention: one fused function, or all from the product before a softmax to that after."""
     functions = index.profile.functions
     for call in index.call_nodes:
         own = index.children[call]
         names = [functions.name[index.nodes[n].function] if index.is_function(n) else "" for n in own]
-        fused = [n for n, name in zip(own, names, strict=True) if "attention" in name]
-        yield from ((node,) for node in fused)
+        fused = [i for i, name in enumerate(names) if "attention" in name]
+        yield from (_core(index, call, i, i) for i in fused)
         products = [i for i, name in enumerate(names) if name and multiplies(name)]
         for place, name in enumerate(names if not fused else ()):
             if "softmax" in name:
                 first = max((i for i in products if i < place), default=place)
                 last = min((i for i in products if i > place), default=place)
                 if first < place < last:
-                    yield tuple(own[first : last + 1])
+                    yield _core(index, call, first, last)
+
+
+def _core(index: Index, call: int, first: int, last: int) -> _Run:
+    """Return some of a call's own functions, by place. What comes into them is recorded where it calls modules, too."""
+    own = index.children[call]
+    if not all(map(index.is_function, own)):
+        return _Run(members=tuple(own[first : last + 1]))
+    return _Run(members=(call,), idle=[n for n in (*own[:first], *own[last + 1 :]) if not index.is_free(n)])

@@ -95,8 +95,12 @@ def doubled(
 
 def put_back(tree: list[Found]) -> None:
     """Restore modules to what was found."""
-    if are_there(tree):
-        return
+    if not are_there(tree):
+        restore(tree)
+
+
+def restore(tree: list[Found]) -> None:
+    """Restore modules to the very objects that were found."""
     for module, contents, *inner, hooks in tree:
         now = module.__dict__
         _restore(now, contents)

@@ -2,6 +2,7 @@
 
     Detached    the tensor itself is held: of the boundary, returned by a kept unit, or saved by one
     Packed      a tensor of the boundary: saved-tensor hooks around the model hold it, such as `save_on_cpu`
+    Handed      a tensor of the boundary of a call inside another frame, which brings it back
 
 A tensor that was changed in place meanwhile is refused, as by autograd; but not if the hooks hold a copy.
 """
@@ -114,6 +115,35 @@ class Packed(Detached):
         if _torch_private.geometry(tensor) != self._geometry:
             tensor = _laid_out(tensor.detach(), *self._geometry)
         return leaf_of(tensor, self._kind, self._requires_grad, self._tags or [])
+
+
+class Handed(Detached):
+    """A tensor of the boundary that hooks of ours around the call hold, like anything that the call saves.
+
+    They belong to a frame around this one, or to a recorded step. A parameter is held itself beside that.
+    """
+
+    __slots__ = ("_packed", "_unpack")
+
+    def __init__(self, tensor: Tensor, hooks: _torch_private.Hooks) -> None:
+        """Take a tensor, and the hooks: they pack it without its graph."""
+        super().__init__(tensor, READ)
+        pack, self._unpack = hooks
+        self._packed = pack(tensor.detach())
+        if type(tensor) is not torch.nn.Parameter:
+            self._kind, self._tags = type(tensor), tags_of(tensor)
+            del self._tensor
+
+    @_torch_private.never_compiled
+    def tensor(self) -> Tensor:
+        """Return the tensor without its graph."""
+        return super().tensor() if self._tags is None else self._unpack(self._packed)
+
+    def leaf(self) -> Tensor:
+        """Return the tensor as a leaf of a new graph."""
+        if self._tags is None:
+            return super().leaf()
+        return leaf_of(self.tensor(), self._kind, self._requires_grad, self._tags)
 
 
 def _same(tensor: Tensor, other: Tensor) -> bool:

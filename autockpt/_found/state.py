@@ -38,7 +38,12 @@ class ModuleState:
     """
 
     def __init__(
-        self, module: nn.Module | None, changing: Inside | None, given: Iterable[Tensor] = (), unread: Inside = ()
+        self,
+        module: nn.Module | None,
+        changing: Inside | None,
+        given: Iterable[Tensor] = (),
+        unread: Inside = (),
+        reached: Sequence[nn.Module] = (),
     ) -> None:
         """Take the state of `module`.
 
@@ -47,6 +52,7 @@ class ModuleState:
             changing: buffers that its forward changes; None if that is not known.
             given: further tensors that belong to the model. No replay makes them again.
             unread: attributes whose tensors the replay does not need, if forward overwrites them.
+            reached: further modules that forward may call, where the member is a function.
         """
         self.member = module
         self._tree: list[Found] = []
@@ -56,7 +62,8 @@ class ModuleState:
         self._sure: set[int] = set()  # ids of the buffers that are known to change
         self._everywhere = _torch_private.global_hooks()
         self._spared = spared_in(module, unread) if unread and module is not None else NOTHING
-        norms = self._take(module) if module is not None else []
+        members = reached if module is None else [module, *reached]
+        norms = self._take(members) if members else []
         tensors = self._tensors
         try:
             # Held until forward is over. If a tensor gets a new storage meanwhile, the old address must not be reused.
@@ -70,8 +77,8 @@ class ModuleState:
             self.owners = {key: tensor for tensor in tensors if (key := _torch_private.storage_key(tensor))}
         self._aliased = len(self.owners) < len(tensors)
         self.devices = {tensor.device for tensor in tensors if not tensor.is_cpu}
-        if module is not None and (changing is None or changing or norms):
-            self._take_values(module, changing, norms)
+        if members and (changing is None or changing or norms):
+            self._take_values(members[0], changing, norms)
         self._versions = _torch_private.versions(self._tensors)
         self._wants = [tensor.requires_grad for tensor in self._tensors]
 
@@ -80,14 +87,22 @@ class ModuleState:
         """Ids of the buffers of which a replay gets copies."""
         return {id(tensor) for tensor, _ in self._changing}
 
-    def _take(self, module: nn.Module) -> list[dict[str, Tensor | None]]:
+    def named(self, prefix: str) -> dict[str, nn.Module]:
+        """Return the modules inside the member by name, its own name being `prefix`; none for a torch function."""
+        return {} if self.member is None else dict(self.member.named_modules(prefix=prefix))
+
+    def code(self) -> object:
+        """Return the function whose code may reach more than the modules do; None where the member is a module."""
+        return None
+
+    def _take(self, members: Sequence[nn.Module]) -> list[dict[str, Tensor | None]]:
         """Take every module of the tree once; return the buffers of normalisation layers in training mode.
 
         This runs before every call of a member, when the CPU caches are cold. So it reads as little as it can.
         """
         tree, norms = self._tree, []
         held: list[Tensor | None] = []
-        found, seen = [module], {None, module}
+        found, seen = [*members], {None, *members}
         for member in found:
             now = member.__dict__
             contents, hooks = now.copy(), NOTHING
@@ -188,22 +203,13 @@ class ModuleState:
             RuntimeError: a parameter or buffer has changed in place since forward began.
             ReplayError: no double can be made now.
         """
-        if _torch_private.versions(self._tensors) != self._versions:
-            for tensor, version in zip(self._tensors, self._versions, strict=True):
-                check_unchanged(tensor, version, f"parameter or buffer {self._name(tensor)!r}")
+        self._check_versions()
         now = [tensor.requires_grad for tensor in self._tensors]
         gone = self._gone_hooks()
         tags = self._tags
         if tags is not None:
             undo.append((tags.put, (tags.now(),)))
-        if (
-            not self._changing
-            and not self._spared
-            and not gone
-            and now == self._wants
-            and are_there(self._tree)
-            and (tags is None or tags.are_there())
-        ):
+        if self._is_there(now, gone):
             undo.append((self.put_back, ()))
             return forward
         values = self._copies([value for _, value in self._changing])
@@ -217,6 +223,27 @@ class ModuleState:
                 instead[id(tensor)] = alias(tensor, tensor.requires_grad)
         tags_of = {id(tensor): own for tensor, own in tagged}
         return doubled(self._tree, forward, instead, tags_of, gone, undo)
+
+    def _is_there(self, now: list[bool], gone: dict[str, dict[int, Any]]) -> bool:
+        """Whether all is as it was found, and a replay changes no buffer: the modules themselves can run.
+
+        Args:
+            now: whether each tensor requires a gradient now.
+            gone: hooks that are not there any more.
+        """
+        return (
+            not self._changing
+            and not self._spared
+            and not gone
+            and now == self._wants
+            and are_there(self._tree)
+            and (self._tags is None or self._tags.are_there())
+        )
+
+    def _check_versions(self) -> None:
+        if _torch_private.versions(self._tensors) != self._versions:
+            for tensor, version in zip(self._tensors, self._versions, strict=True):
+                check_unchanged(tensor, version, f"parameter or buffer {self._name(tensor)!r}")
 
     def put_back(self) -> None:
         """Restore modules that a replay has run to the state that was found.

@@ -40,6 +40,11 @@ class Tags:
         except (RuntimeError, TypeError, ValueError):
             return False
 
+    def put_found(self) -> None:
+        """Give the tensors the attributes that were found."""
+        found = self._found or [{} for _ in self._now]
+        self.put([{name: _brought(value) for name, value in then.items()} for then in found])
+
     def with_some(self) -> list[tuple[Tensor, Attributes]]:
         """Return the tensors that have attributes, or had some, each with what was found."""
         found = self._found or [{} for _ in self._now]
@@ -68,6 +73,10 @@ def alias(tensor: Tensor, requires_grad: bool) -> Tensor:
     if kind is nn.Parameter:
         return nn.Parameter(values, requires_grad)
     return (values if type(values) is kind else values.as_subclass(kind)).requires_grad_(requires_grad)
+
+
+def _brought(value: Any) -> Any:
+    return value.leaf() if type(value) is Detached else value
 
 
 def _taken(attributes: Attributes) -> Attributes:

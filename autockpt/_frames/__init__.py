@@ -41,7 +41,8 @@ Rules of replays: what makes a gradient right.
 8. A replay runs the calls that forward ran, on what forward found: arguments, modules, generators, flags, autocast,
    modes, context variables, stream. ``model.eval()`` before backward changes nothing.
 9. A replay restores what it changes, even if it is interrupted. It may run between any two operators of backward, and
-   in another thread than forward.
+   in another thread than forward. It may also run before backward, while a stage of a pipeline waits for its gradient
+   (`Table.early`); the slots are full then as backward reads them.
 10. A replay ends with the last tensor that is needed, even in the middle of a call. Nothing after that runs twice.
 11. Number, node, shape, strides, dtype and device of saved tensors are always those of forward, or an error is raised.
     Tensors that were changed in place are refused. Values are compared if the frame's replayer `compares`: in the first
@@ -76,5 +77,6 @@ table.py      what happens to each call
 unit.py       what a replay does not run; units.py records it in forward, and handles it in a replay
 unplanned.py  calls that no recorded step made
 moved.py      tensors that wait off the device
+function.py   functions that recompute by themselves
 thread.py     what a thread knows of the plans that run in it
 """

@@ -60,6 +60,7 @@ class MemberCall:
         cut: level of the part of the frame that begins with this call; 0 if no part begins here.
         within: what its replay needs for calls inside it that have replays of their own; None if there are none.
         fsdp_unit: the FSDP2 unit that it calls, if its segment has other calls too; else None.
+        functions: for each function inside it that recomputes by itself, whether it had a frame, as in a replay.
     """
 
     key: str
@@ -76,6 +77,7 @@ class MemberCall:
     cut: int = 0
     within: Within | None = None
     fsdp_unit: Any = None
+    functions: list[bool] = field(default_factory=list)
 
 
 class Descends(Protocol):

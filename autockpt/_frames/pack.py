@@ -77,6 +77,12 @@ class Pack:
         self.slots.append(weakref.ref(slot))
         return slot
 
+    def has_frame(self, wanted: bool) -> bool:
+        """Note for replays whether a function inside has a frame of its own; return that."""
+        if self.inputs is None and self._frame is not None:  # no replay runs a unit
+            self._frame.calls[-1].functions.append(wanted)
+        return wanted
+
     def tell(self, key: str) -> None:
         """Warn of an error of the hook's own work, once the call `key` has returned."""
         if self.error is not None:

@@ -76,11 +76,11 @@ class Recording:
         if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
-        pack, before, outer = self.packs(frame, state.owners), call.random, thread.units
+        pack, before, outer, back = self.packs(frame, state.owners), call.random, thread.units, unpacked_by(_theirs())
         recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
         try:
             # The push is the first call of this block, and the pop that of its own: no interrupt leaves one undone.
-            _torch_private.push_hooks(pack.hook, unpacked_by(_theirs()))
+            _torch_private.push_hooks(pack.hook, back)
             if recorder is None:
                 result = forward(*args, **kwargs)
             else:
@@ -143,14 +143,15 @@ class Recording:
                 if made is not None and (made.grad_fn, made.output_nr) == before and state == _state_of(made):
                     return ref
         ref = Ref(BOUNDARY, len(self.frame.boundary))
-        # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
-        if hooks is not None:
-            held: Detached = Packed(tensor, hooks)
-        else:
-            held = (self._moved(tensor) if self._moves is not None else None) or Detached(tensor, READ)
-        self.frame.boundary.append(held)
+        self.frame.boundary.append(self._held(tensor, hooks))
         self._known[id(tensor)] = (weakref.ref(tensor), state, ref)
         return ref
+
+    def _held(self, tensor: Tensor, hooks: _torch_private.Hooks | None) -> Detached:
+        """Return what holds a tensor of the boundary."""
+        if hooks is not None:  # such as save_on_cpu: they decide where the boundary waits
+            return Packed(tensor, hooks)
+        return (self._moved(tensor) if self._moves is not None else None) or Detached(tensor, READ)
 
     def _moved(self, tensor: Tensor) -> MovedBoundary | None:
         """Move a tensor of the boundary off the device; return None if it stays."""
@@ -167,6 +168,8 @@ def _theirs() -> _torch_private.Hooks | None:
 
 def unpacked_by(hooks: _torch_private.Hooks | None) -> Callable[[Any], Tensor]:
     """Return what brings a saved tensor back where hooks of the user's are around: as these do, rounded for one."""
+    if hooks is not None and isinstance(getattr(hooks[0], "__self__", None), Pack):
+        return hooks[1]  # of a frame around this one: it rounds if hooks around that do
     if hooks is None or _torch_private.only_move(hooks):
         return unpack
     theirs, back = hooks

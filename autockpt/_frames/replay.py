@@ -66,7 +66,7 @@ class Replay:
         self.call = calls[0]
         if self.call.units is not None:
             self.handle, self.planned = self.call.units.handle, self.call.units.planned
-        self._next = self._entry = 0
+        self._next = self._entry = self._functions = 0
         self._hollow: list[str] = []
         self._stopped = False
         self._problem: str | None = None
@@ -173,7 +173,7 @@ class Replay:
         # What the call saves holds its pack hook. Code of the model's may keep a result, in a list of its own or a
         # global. Through the replay that would lead to the frame: a cycle that no collector sees.
         pack = functools.partial(self._pack, weakref.ref(self))
-        self._entry, thread.units = 0, None if plain else self
+        self._entry, self._functions, thread.units = 0, 0, None if plain else self
         try:
             _torch_private.push_hooks(pack, self._unpack)
             result = run(forward, *args, **kwargs) if plain else run(called, self, call.key, forward, args, kwargs)
@@ -184,6 +184,12 @@ class Replay:
             return None
         finally:
             _torch_private.pop_hooks()
+
+    def has_frame(self, wanted: bool) -> bool:
+        """Return whether a function inside the current call had a frame of its own in forward."""
+        had = self.call.functions
+        self._functions += 1
+        return had[self._functions - 1] if self._functions <= len(had) else wanted
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module inside the current call again, or hand out its result."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,8 @@ def patched_forward(
         result = forward(*args, **kwargs)
         if scope.underway:
             _end(scope, scope.key, result)
+        if scope.is_root and scope.early and handle.made_early is not None:
+            handle.made_early(result, scope.early)
         return result
     finally:
         thread.scope, thread.watch = outer, watch
@@ -98,11 +101,15 @@ def _watch(functions: Wanted, scope: Scope, module: nn.Module) -> None:
 def _compiled(
     own: Function | None, module: nn.Module, name: str, handle: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a forward that is being compiled. Members run under torch's own checkpoint."""
-    forward = type(module).forward.__get__(module) if own is None else own  # the compiler knows no other way to bind it
+    """Run a forward that is being compiled. Members run under torch's own checkpoint.
+
+    A forward of the class is called with its module. Where its graph breaks inside, the compiler would read a bound one
+    anew as `module.forward`, which is our patch, without end.
+    """
+    forward, given = (type(module).forward, (module, *args)) if own is None else (own, args)
     if name in handle.table.names and torch.is_grad_enabled():
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-    return forward(*args, **kwargs)
+        return checkpoint(forward, *given, use_reentrant=False, **kwargs)
+    return forward(*given, **kwargs)
 
 
 def _role(
@@ -124,7 +131,7 @@ def _role(
             run = functools.partial(_moving, outer, forward, module, place)
         else:
             run = functools.partial(
-                _member, outer, forward, ModuleState(module, place.buffers, unread=place.unread), key, place
+                member, outer, forward, ModuleState(module, place.buffers, unread=place.unread), key, place
             )
         return functools.partial(_ending, outer, key, run) if key in table.ends else run
     if grad and table.unplanned.has(name, occurrence) and _torch_private.runs_plain():
@@ -183,13 +190,13 @@ def _function_member(
     unknown = key not in scope.table.units.kept and place.buffers is None
     every = set(map(id, module.buffers())) if unknown else ()
     buffers = [(each, each.detach().clone()) for each in given if id(each) in every]  # versions may miss a write
-    result = _member(scope, function, state, key, place, args, kwargs)
+    result = member(scope, function, state, key, place, args, kwargs)
     if any(not torch.equal(buffer, before) for buffer, before in buffers):
         raise NotApplicable(f"{key} changes a buffer, which its replay would do again. Keep it.")
     return result
 
 
-def _member(
+def member(
     scope: Scope,
     forward: Callable[..., Any],
     state: ModuleState,
@@ -207,6 +214,8 @@ def _member(
         scope.end_frame()
         moves = _moves(scope, place, args, kwargs) if place.offload else None
         frame = scope.open = (scope.records or Recording)(place.segment, _replayer(scope, place.segment), moves)
+        if place.segment in table.early:
+            scope.early.append(weakref.ref(frame.frame))
     scope.inside, tries = True, _torch_private.tries_kernels()
     if tries:
         _torch_private.try_kernels(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -9,7 +10,7 @@ from typing import Literal, Protocol
 from .._data.plan import Plan
 from .._found.spared import Inside
 from .._stash.plan_stash import PlanStash
-from .frame import Replayer
+from .frame import Frame, Replayer
 from .unit import PlannedUnits
 from .unplanned import UnplannedCalls
 
@@ -80,6 +81,7 @@ class Table:
         stash: where tensors wait that the plan moves.
         ends: calls at whose end some copies to the stash must be done.
         around: by number of a segment, what wraps the replayers of its frames. Most segments have no entry.
+        early: numbers of the segments whose replays may run before their backward begins.
     """
 
     plan: Plan | None = None
@@ -92,6 +94,7 @@ class Table:
     stash: PlanStash = field(default_factory=PlanStash)
     ends: Collection[str] = frozenset()
     around: Mapping[int, Callable[[Replayer], Replayer]] = field(default_factory=dict)
+    early: Collection[int] = frozenset()
 
 
 class Handle:
@@ -102,11 +105,13 @@ class Handle:
         patched: by name of each patched module, whether it had a `forward` of its own before.
         roots: names of the modules whose forwards the user's loop calls.
         watched: wraps the replayers of all frames, for code that watches replays; None if no code does.
+        made_early: told of each forward that made frames of segments in `Table.early`; None if nobody listens.
     """
 
-    __slots__ = ("patched", "roots", "table", "watched")
+    __slots__ = ("made_early", "patched", "roots", "table", "watched")
 
     def __init__(self, table: Table, roots: tuple[str, ...] = ("",)) -> None:
         self.table, self.roots = table, roots
         self.patched: dict[str, bool] = {}
         self.watched: Callable[[Replayer], Replayer] | None = None
+        self.made_early: Callable[[object, list[weakref.ref[Frame]]], object] | None = None

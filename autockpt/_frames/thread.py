@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from .._calls.names import numbered
 from .._found.state import ModuleState
 from .._stash.overlap import Sent, arrive
+from .frame import Frame
 from .table import Handle, Place, Table
 from .unit import PlannedUnits
 
@@ -41,7 +42,14 @@ class MeetsUnits(Protocol):
 
 
 class OpenFrame(Protocol):
-    """A frame that members still join."""
+    """A frame that members still join.
+
+    Attributes:
+        frame: the frame that outlives it.
+    """
+
+    @property
+    def frame(self) -> Frame: ...
 
     def takes(self, place: Place) -> bool:
         """Whether the member at `place` may join."""
@@ -89,10 +97,14 @@ class Scope:
         open: the frame that the next member may join.
         inside: whether a member is running, so that what it calls runs plain.
         underway: copies off the device, by the call at whose end they must be done; shared likewise.
-        records: makes frames in a replay; None in a forward.
+        records: makes frames; None for frames of a plan in forward.
+        early: frames of segments in `Table.early`; shared likewise.
     """
 
-    __slots__ = ("begun", "counts", "handle", "inside", "is_root", "key", "open", "records", "table", "underway")
+    __slots__ = (
+        *("begun", "counts", "early", "handle", "inside", "is_root", "key", "open", "records", "table"),
+        "underway",
+    )
 
     def __init__(self, handle: Handle, outer: Scope | None, key: str = "") -> None:
         self.handle, self.key = handle, key
@@ -104,11 +116,12 @@ class Scope:
         self.is_root = outer is None
         self.underway: dict[str, list[Sent]]
         self.records: Callable[..., OpenFrame] | None = None
+        self.early: list[weakref.ref[Frame]]
         if outer is not None:
             self.counts, self.begun, self.underway = outer.counts, outer.begun, outer.underway
-            self.records = outer.records
+            self.records, self.early = outer.records, outer.early
             return
-        self.underway = {}
+        self.underway, self.early = {}, []
         (self.counts, self.begun), thread.carried = thread.carried or ({}, set()), None
         if self.table.replayers is not None:
             self.table.replayers.begin()
@@ -121,7 +134,7 @@ class Scope:
         scope = cls.__new__(cls)  # no forward of the root begins
         scope.handle, scope.table, scope.key, scope.records = handle, table, "", records
         scope.counts, scope.begun, scope.underway = dict(counts), set(), {}
-        scope.open, scope.inside, scope.is_root = None, False, False
+        scope.open, scope.inside, scope.is_root, scope.early = None, False, False, []
         return scope
 
     def count(self, name: str) -> int:
@@ -153,7 +166,11 @@ class _Thread(threading.local):
         watch: the function mode of the call whose own code is running; None if no function in it is a member or unit.
         carried: counts of calls, and segments begun, in earlier forwards of the same step.
         governor: that of the planned model that trained last.
+        functions: by the code of a function that recomputes by itself, what its replays have shown.
     """
+
+    def __init__(self) -> None:
+        self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     governor: weakref.ref[Any] | None = None
     scope: Scope | None = None

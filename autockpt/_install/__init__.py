@@ -8,4 +8,5 @@ modules.py       what a module is to a plan
 governed.py      the forward of a root whose plan a governor chooses step by step
 installation.py  the plan that is on a model, for whatever chooses it
 watching.py      records which calls are replayed
+recompute.py     a function that recomputes by itself, without a plan
 """

@@ -57,6 +57,8 @@ def governed_forward(
     module = reference.to()
     if module is None:
         raise ReferenceError(GONE)
+    if is_compiling():  # what a governor does is no graph
+        return patched_forward(own, reference, name, governor.handle, *args, **kwargs)
     forward = types.MethodType(type(module).forward, module) if own is None else own
     if not governor.handle.patched:  # the plan was taken off, and a wrapper over this forward calls it
         return forward(*args, **kwargs)
@@ -65,7 +67,7 @@ def governed_forward(
             return governor.train(module, name, forward, args, kwargs)
         except AutockptError as error:  # where no plan is found, users see the line that called their model
             raise bare(error, but_theirs=True) from error.__cause__
-    if thread.scope is None and not thread.replays and not is_compiling():
+    if thread.scope is None and not thread.replays:
         governor.pause(name, (args, kwargs))
     return patched_forward(own, reference, name, governor.handle, *args, **kwargs)
 
@@ -76,7 +78,6 @@ def _trains(module: nn.Module, arguments: object) -> bool:
         torch.is_grad_enabled()
         and thread.scope is None  # else another plan's member calls the model
         and not thread.replays
-        and not is_compiling()
         and not _torch_private.transforms_active()
         and not _torch_private.foreign_checkpoint_active()  # it counts what is saved, and recomputes it by itself
         and (

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -92,7 +92,12 @@ class Installation:
         return PlanReport(faults=faults, unplanned=table.unplanned.take_met())
 
     def replace(
-        self, model: nn.Module, plan: Plan, checks: ReplayChecks | None = None, calls: Mapping[str, int] | None = None
+        self,
+        model: nn.Module,
+        plan: Plan,
+        checks: ReplayChecks | None = None,
+        calls: Mapping[str, int] | None = None,
+        early: Collection[int] = (),
     ) -> None:
         """Put another plan on the model, whose own forward may be running; earlier steps keep their plan.
 
@@ -101,11 +106,12 @@ class Installation:
             plan: the other plan.
             checks: compares its replays; None compares nothing.
             calls: as for `govern`.
+            early: numbers of the segments whose replays may run before their backward begins.
 
         Raises:
             NotApplicable: see `install` and `uninstall`; nothing is changed then.
         """
-        table, modules = table_of(model, plan, checks, calls)
+        table, modules = table_of(model, plan, checks, calls, early)
         rename(model, self._handle)
         patch_new(modules, self._handle)
         self._handle.table = table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -23,7 +23,11 @@ from .modules import attributes_inside, buffers_inside, has_forward, is_pythons,
 
 
 def table_of(
-    model: nn.Module, plan: Plan, replayers: Replayers | None = None, calls: Mapping[str, int] | None = None
+    model: nn.Module,
+    plan: Plan,
+    replayers: Replayers | None = None,
+    calls: Mapping[str, int] | None = None,
+    early: Collection[int] = (),
 ) -> tuple[Table, dict[str, nn.Module]]:
     """Return a plan as the forwards of `model` look it up, and the modules that must have one, the root first.
 
@@ -32,6 +36,7 @@ def table_of(
         plan: the plan.
         replayers: gives frames what replays them; None where nothing is to be compared.
         calls: by name, how often each module is called in the step that the plan is for; None if that is not known.
+        early: numbers of the segments whose replays may run before their backward begins.
 
     Raises:
         NotApplicable: the plan does not fit the model.
@@ -58,6 +63,7 @@ def table_of(
         stash=stash_of(plan.offload, model) if any(segment.offload for segment in plan.segments) else PlanStash(),
         ends=frozenset(place.until for place in targets.members.values() if place.until is not None),
         around={number: InParts for number, segment in enumerate(plan.segments) if segment.cuts or segment.inner},
+        early=early,
     )
     wanted = {"", *table.parents, *table.names, *units.inside, *targets.children, *unplanned, *map(name_of, table.ends)}
     wanted |= targets.deep

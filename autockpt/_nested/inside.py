@@ -94,6 +94,11 @@ class _NotHeld:
 class _PassOn(Pack):
     """The pack hook of an inner member in a replay: the member's frame takes over the slots that the replay reaches."""
 
+    def has_frame(self, wanted: bool) -> bool:
+        frame = self._frame
+        assert frame is not None and isinstance(frame.replayer, _Sees)
+        return super().has_frame(frame.replayer.inside.has_frame(wanted))
+
     @_torch_private.never_compiled
     def hook(self, _: Tensor) -> Any:
         frame = self._frame

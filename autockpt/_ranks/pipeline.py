@@ -48,13 +48,14 @@ class Pipeline:
     Attributes:
         there: whether the model is a stage.
         waits: whether some rank may have no plan yet.
+        stages: those stages; none before the first forward.
     """
 
     def __init__(self) -> None:
         self.there = self.waits = self._looked = self._planned = False
         self._error: AutockptError | None = None
         self._begun = 0  # steps of this stage
-        self._stages: list[Any] = []
+        self.stages: list[Any] = []
 
     def asks_for_shapes(self, models: Iterable[nn.Module], root: nn.Module) -> bool:
         """Whether the forward that begins only asks a stage for the shapes of its outputs, and belongs to no step.
@@ -65,14 +66,14 @@ class Pipeline:
         """
         if not self._looked:
             self._looked = True
-            self._stages = stages_of(models)
-            if self._stages:
+            self.stages = stages_of(models)
+            if self.stages:
                 self._open()
-        asking = (each for each in self._stages if private.asks_for_shapes(each))
+        asking = (each for each in self.stages if private.asks_for_shapes(each))
         return any(part is root for each in asking for part in each.submod.modules())
 
     def _open(self) -> None:
-        members = private.ranks_in(self._stages[0].group)
+        members = private.ranks_in(self.stages[0].group)
         self._ranks, self._own, self._store = len(members), private.own_rank(), private.default_store()
         place = f"autockpt/pipeline {'-'.join(map(str, members))}"
         # Each rank counts its own pipelines. All ranks open equally many, so the place is the same.

@@ -1,4 +1,7 @@
-"""What a model recomputes itself, with `torch.utils.checkpoint` in its own forwards, and what switches that off."""
+"""What a model recomputes itself in its own forwards, and what switches that off.
+
+It does so with `torch.utils.checkpoint`, or with `autockpt.recompute`, which is asked for and needs no warning.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,11 @@ from .._watch.marks import Region
 RECOMPUTES = (
     "the model recomputes {0} itself, with torch.utils.checkpoint in the forward of {1}. Plans choose nothing inside. "
     "The seconds of those replays count as seconds of the plain step. {2}"
+)
+
+ASKED_FOR = (
+    "the model recomputes {0} itself, with autockpt.recompute in the forward of {1}. Plans choose nothing inside. "
+    "The seconds of those replays count as seconds of the plain step. A plan without them may need less."
 )
 
 SWITCH = "A plan without them may need less: set {0} = False on {1}, where it is True."
@@ -29,10 +37,28 @@ def own_replays(model: nn.Module, regions: Collection[Region]) -> str | None:
 
     Args:
         model: the model, or several as one.
-        regions: what ran inside `torch.utils.checkpoint` in a step.
+        regions: what it recomputed in a step.
     """
-    if not regions:
-        return None
+    asked = [region for region in regions if region.function]
+    theirs = [region for region in regions if not region.function]
+    said = [*([_asked_for(asked)] if asked else []), *([_unasked(model, theirs)] if theirs else [])]
+    return " ".join(said) or None
+
+
+def is_unasked(said: str) -> bool:
+    """Whether some of it is done by `torch.utils.checkpoint`, given what `own_replays` says."""
+    return "with torch.utils.checkpoint in" in said
+
+
+def _asked_for(regions: Sequence[Region]) -> str:
+    """Say what the model recomputes since its code asks for it."""
+    functions = list(dict.fromkeys(region.function for region in regions))
+    callers = list(dict.fromkeys(region.caller for region in regions))
+    return ASKED_FOR.format(_names(functions, "functions"), _names(callers))
+
+
+def _unasked(model: nn.Module, regions: Sequence[Region]) -> str:
+    """Say what the model recomputes with torch's checkpoint."""
     callers = list(dict.fromkeys(region.caller for region in regions))
     modules = {region.inside for region in regions if region.inside != region.caller}
     outermost = [name for name in dict.fromkeys(each.inside for each in regions) if modules.isdisjoint(_around(name))]
@@ -76,9 +102,9 @@ def _around(name: str) -> Iterator[str]:
         yield name
 
 
-def _names(modules: Sequence[str]) -> str:
-    """Name modules: the first and the last of many."""
+def _names(modules: Sequence[str], what: str = "modules") -> str:
+    """Name modules, or something else: the first and the last of many."""
     named = [name or "the model" for name in modules]
     if len(named) <= MOST_NAMED:
         return " and ".join(named)
-    return f"{named[0]} … {named[-1]} ({len(named)} modules)"
+    return f"{named[0]} … {named[-1]} ({len(named)} {what})"

@@ -24,6 +24,7 @@ from .._stash.plan_stash import rates_of
 from .._stash.spill import Spill
 from .._watch.marks import SeenStep
 from .build import build_profile, static_bytes
+from .own_replays import is_unasked
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Loss, TrainingStep, refuse_unseen, training_step
@@ -110,7 +111,7 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, time
         Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
         profile = _record(step, sandbox, chosen, timed=timed)
-    if timed and profile.own_replays:
+    if timed and profile.own_replays and is_unasked(profile.own_replays):
         _log.warning("%s", profile.own_replays)
     if not switched:
         return profile

@@ -36,6 +36,7 @@ class PlannedReplay:
         whole: the units that are module calls, by node. All of their functions are `alone`.
         segment: the same by names, with what it costs, host seconds included.
         stop: one past the last node that it covers.
+        end: tick of forward up to which it runs again.
         tick: when it first runs. If it never runs, when it could no longer run.
         held: the tensors that are held from forward on, each with the tick until which it is held.
         additions: bytes that are allocated only because of it, from which tick until which: its own peak, what it
@@ -51,6 +52,7 @@ class PlannedReplay:
     whole: frozenset[int] = frozenset()
     segment: Segment
     stop: int
+    end: int
     tick: int
     held: tuple[tuple[int, int], ...]
     additions: tuple[tuple[int, int, int], ...]
@@ -95,6 +97,7 @@ def replay_of(
         whole=left.whole,
         segment=_segment(index, members, left, buffers, replays, (boundary, held)),
         stop=index.nodes[members[-1]].stop,
+        end=end,
         tick=min(fills),
         held=tuple(held.items()),
         additions=tuple(additions),
@@ -119,6 +122,7 @@ def _never_read(index: Index, members: Members, slots: Sequence[int]) -> Planned
         alone=frozenset(),
         segment=_segment(index, members, NOTHING, buffers, (), (boundary, boundary), unread),
         stop=index.nodes[members[-1]].stop,
+        end=0,
         tick=over,
         held=tuple((tensor, over) for tensor in boundary),
         additions=((snapshot, index.nodes[members[0]].enter, over),) if snapshot else (),

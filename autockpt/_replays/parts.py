@@ -84,6 +84,7 @@ def _in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: 
         alone=frozenset(),
         segment=_segment(index, members, cuts, parts, descended),
         stop=index.nodes[members[-1]].stop,
+        end=max(part.end for part in parts),
         tick=tick,
         held=tuple(held.items()),
         additions=tuple(additions),

@@ -114,6 +114,11 @@ CHECKPOINTED = (
     "runs without a plan, and may take more than the budget. Call the model without it."
 )
 
+UNDER_RECOMPUTE = (
+    "a model that is held to a budget trains under autockpt.recompute, which recomputes all of it: such a step runs "
+    "without a plan, and may take more than the budget. Call the model without it."
+)
+
 APART = (
     "{0} and {1} train in one loop, each held to a budget of its own that does not know of the other: together they "
     "may hold more than either. One budget for both: autockpt.apply([one, other], budget)."

@@ -13,6 +13,7 @@ recorder.py    autograd's state, fake tensors, caches
 gathering.py   whether the parameters of a unit of FSDP2 are gathered, and gathering them
 sharded.py     what lies on several ranks: stores, units of FSDP2, stages of pipelines
 streams.py     the current stream of a device
+waits.py       when a schedule of a pipeline begins to wait
 world.py       a fake process group, and a model on one of its ranks
 wrappers.py    tensors that have their memory in tensors inside them
 yielding.py    saved-tensors hooks that are taken away while code runs that allows none
@@ -42,6 +43,7 @@ from .frames import (
     parts,
     plain_torch_function,
     preserved_version,
+    recomputed_function,
     runs_plain,
     set_grad_enabled,
     sizes,
@@ -156,6 +158,7 @@ from .sharded import (
     waiting_gradients,
 )
 from .streams import StreamNumbers, captures_graph, current_stream, stream_of
+from .waits import outputs_awaiting, unwatch_waits, watch_waits
 from .world import (
     FAKE,
     close_group,

@@ -15,7 +15,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .modes import outer_hooks
+from .modes import Hooks, outer_hooks
 from .streams import captures_graph
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,9 +43,22 @@ def never_compiled(function: F) -> F:
 
 
 def foreign_checkpoint_active() -> bool:
-    """Whether a region of `torch.utils.checkpoint` is recording or recomputing in this thread, innermost."""
+    """Whether what runs in this thread recomputes by itself, innermost.
+
+    That is a region of `torch.utils.checkpoint`, recording or recomputing, or a function under `autockpt.recompute`.
+    """
     hooks = outer_hooks()
-    return hooks is not None and getattr(hooks[0], "__module__", None) == _CHECKPOINT
+    return hooks is not None and (getattr(hooks[0], "__module__", None) == _CHECKPOINT or bool(_function_of(hooks)))
+
+
+def recomputed_function() -> str:
+    """Return the name of the function under `autockpt.recompute` that runs in this thread, innermost; else nothing."""
+    hooks = outer_hooks()
+    return "" if hooks is None else _function_of(hooks)
+
+
+def _function_of(hooks: Hooks) -> str:
+    return getattr(getattr(hooks[0], "__self__", None), "recomputed_function", "")
 
 
 def inside_checkpoint() -> bool:
@@ -70,8 +83,11 @@ def transforms_active() -> bool:
     )
 
 
-def runs_plain() -> bool:
+def runs_plain(*, in_function: bool = False) -> bool:
     """Whether nothing is on under which a forward could not be replayed by itself.
+
+    A function under `autockpt.recompute` has a frame of its own. Another one may have a frame inside, if `in_function`;
+    calls of a plan may not.
 
     Frames ask this in every call. So it repeats the checks of the functions in this file instead of calling them.
     """
@@ -82,7 +98,10 @@ def runs_plain() -> bool:
         and _C._get_tracing_state() is None
         and _parametrize._cache_enabled <= 0  # a replay would compute the cached weights anew
         and not captures_graph()
-        and ((hooks := outer_hooks()) is None or getattr(hooks[0], "__module__", None) != _CHECKPOINT)
+        and (
+            (hooks := outer_hooks()) is None
+            or (getattr(hooks[0], "__module__", None) != _CHECKPOINT and (in_function or not _function_of(hooks)))
+        )
     )
 
 

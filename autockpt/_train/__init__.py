@@ -21,6 +21,7 @@ plans.py      plans for the kinds of steps that were recorded
 alike.py      one plan for several kinds that begin alike
 refusing.py   calls that cannot be repeated, written into the profile of the next plan
 evaluations.py which forwards belong to a training step: those that a backward follows
+early.py      replays that run while a stage of a pipeline waits
 surprises.py  what steps do that their plan does not count on
 standing.py   what is allocated on a device beside a model and its step
 agreement.py  what ranks agree on as a step begins; `_ranks/group.py` carries it

@@ -16,11 +16,13 @@ from typing import Literal
 from torch import nn
 
 from .._batches.batch import Forward, gathered_bytes
+from .._choose.early import find_early
 from .._data.errors import NotApplicable
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
 from .._ranks import Parted
 from .._ranks.errors import Left
+from .._ranks.fsdp import units
 from .._ranks.pipeline import Pipeline
 from .._tell import said
 from .._tell.said import Said
@@ -229,6 +231,15 @@ class Acting:
             measured = Measured(device_of(forward.device), ready, held_bytes)
         return self._ways.planned(installed, self._plans.history.current, measured)
 
+    def _early(self, model: nn.Module, ready: Ready) -> frozenset[int]:
+        """Return the segments whose replays may run while a stage of a pipeline waits for a gradient.
+
+        None may if a replay runs collectives, or finds its parameters gathered only once backward has begun.
+        """
+        if not self.pipeline.there or self._agreement.speaks or units(model) or ready.others:
+            return frozenset()
+        return find_early(ready.profile, ready.plan)
+
     def _put_on(self, begins: Beginning, ready: Ready) -> None:
         """Put a plan on the model. If that fails, steps run as they come from now on.
 
@@ -236,7 +247,8 @@ class Acting:
             NotApplicable: the plan was on before, and replays speak. By now other ranks run their steps under it.
         """
         try:
-            begins.installed.replace(begins.forward.model, ready.plan, ready.checks, ready.calls)
+            model = begins.forward.model
+            begins.installed.replace(model, ready.plan, ready.checks, ready.calls, self._early(model, ready))
         except NotApplicable as error:
             if self._agreement.speaks and self._agreement.several and any(each is ready for each in self._put):
                 raise

@@ -88,7 +88,7 @@ def apply(
         optimizer: the optimizer, whose state and step count in the budget; it is neither run nor changed. A name such
             as ``"adamw"`` stands for a class of ``torch.optim`` with its defaults. Optimizers that are seen to take
             steps count in its place.
-        solver: a name in ``autockpt.solvers.SOLVERS``.
+        solver: a name in ``autockpt.solvers.SOLVERS``, or ``uniform:4`` or ``block:4`` for so many layers.
         seconds: how long the solver may search. Finding candidates before that takes at most two thirds as long.
         keep: patterns of calls that must not run again; see `solve`. Not together with `plan`.
         recompute: patterns of calls that must run again. Not together with `plan`.

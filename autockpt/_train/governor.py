@@ -27,10 +27,11 @@ from .._tell.account import Account
 from .._tell.company import Company
 from .._tell.said import Said
 from .._tell.unseen import Unseen
-from .._torch_private import foreign_checkpoint_active, transforms_active
+from .._torch_private import foreign_checkpoint_active, recomputed_function, transforms_active
 from .acting import Acting, Beginning
 from .agreement import Agreement
 from .decision import Situation, decide
+from .early import EarlyReplays
 from .known import LoopState, Ready
 from .lessons import Lessons
 from .plans import Plans
@@ -68,6 +69,7 @@ class Governor:
         self._acting = Acting(self._plans, self._ways, self._optimizers, self._said, self._agreement)
         self._lessons = Lessons(request.goal, self._plans, self._surprises, self._optimizers, self._said)
         self._together, self.company, self.what = together, Company(), "a model"
+        self._early = EarlyReplays(self._acting.pipeline)
         self._step: StepUnderWay | None = None
 
     @property
@@ -78,6 +80,7 @@ class Governor:
     @handle.setter
     def handle(self, handle: Handle) -> None:
         self._handle, self._installed = handle, Installation(handle)
+        handle.made_early = self._early.made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
         copied = Governor(self._request.copied(), said=self._said)
@@ -152,7 +155,8 @@ class Governor:
         """Note that a model runs something other than training. A watched step ends if it has had its backward."""
         self.company.comes(name)
         if self._unseen.inside is None and (transforms_active() or foreign_checkpoint_active()):
-            self._unseen.inside = said.TRANSFORMED if transforms_active() else said.CHECKPOINTED
+            inside = said.UNDER_RECOMPUTE if recomputed_function() else said.CHECKPOINTED
+            self._unseen.inside = said.TRANSFORMED if transforms_active() else inside
         if (step := self._step) is not None:
             step.way.pauses()
             if not (step.pauses_shortly() and step.way.tapes):
@@ -251,6 +255,7 @@ class Governor:
     def _end(self, arguments: object, *, cut: bool = False) -> ObservedStep | None:
         """End the step under way, since something else begins; return what was seen of it. Arguments: see `Way.end`."""
         step, self._step = self._step, None
+        self._early.end()
         if step is not None and step.is_evaluation:
             step.way.drop()
         if step is None or step.is_evaluation:
@@ -262,6 +267,7 @@ class Governor:
 
     def _stepped(self, optimizer: Optimizer) -> None:
         """Note that an optimizer has taken a step on the model's parameters."""
+        self._early.end()
         if (step := self._step) is not None:
             again = step.optimizer_stepped(optimizer)
             step.way.optimizer_stepped(optimizer)
@@ -285,6 +291,7 @@ class Governor:
     def _drop(self) -> None:
         """Drop the step under way, and release the stashes where its tensors wait."""
         step, self._step = self._step, None
+        self._early.end()
         if step is not None:
             step.way.drop()
         self._ways.stashes.let_go()

@@ -12,7 +12,7 @@ from .._data.goal import Goal
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
-from .._record.own_replays import own_replays
+from .._record.own_replays import is_unasked, own_replays
 from .._record.recorded import Recorded
 from .._record.timed import Timing
 from .._tell import said
@@ -200,7 +200,7 @@ class Lessons:
         least_bytes = said.MOST_UNCOUNTED * (self._budget_bytes or math.inf)
         uncounted_bytes = recorded.uncounted_bytes or 0
         if (model := step.model) is not None and (own := own_replays(model, recorded.run.regions)):
-            self._said.once(own)
+            self._said.once(own, where=is_unasked(own))
         self._said.once(
             said.UNCOUNTED.format(in_unit(uncounted_bytes, self._goal)), where=uncounted_bytes > least_bytes
         )

@@ -33,7 +33,7 @@ class Request:
         goal: what is asked for, such as a budget.
         loss: maps outputs to a scalar; None if the model returns its loss, or it is not known.
         optimizer: the optimizer that trains the model, or the name of its class; None for those that are seen to step.
-        solver: a name in ``autockpt.solvers.SOLVERS``.
+        solver: a name in ``autockpt.solvers.SOLVERS``, or ``uniform:4`` or ``block:4`` for so many layers.
         seconds: how long the solver may search. Finding candidates before that takes at most two thirds as long.
         pins: calls that must run again, and calls that must not.
         plan_for: largest shapes that tensors of the batch will have, by name of the argument.

@@ -6,7 +6,7 @@ Ways: `SpilledWay`, `RecordedWay` and `TimedWay` in ways.py, `PlannedWay` in pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -121,7 +121,14 @@ class Installed(Protocol):
     def take_report(self) -> PlanReport:
         """Return what was seen since the last report."""
 
-    def replace(self, model: nn.Module, plan: Plan, checks: ReplayChecks | None, calls: Mapping[str, int]) -> None:
+    def replace(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        checks: ReplayChecks | None,
+        calls: Mapping[str, int],
+        early: Collection[int],
+    ) -> None:
         """Put another plan on the model; see `Installation.replace`."""
 
     def empty(self) -> None:

@@ -147,7 +147,7 @@ def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:
     if not any(tensor.requires_grad for tensor in given):
         return "is given nothing that requires a gradient"  # it saves nothing, so no frame records it
     if private.foreign_checkpoint_active():
-        return "runs in a torch.utils.checkpoint region of the model's own"
+        return "runs in what the model recomputes itself"
     opaque = [leaf for leaf in tree_leaves(arguments) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
     return f"is given an object whose state a replay does not know ({type(opaque[0]).__name__})" if opaque else ""
 

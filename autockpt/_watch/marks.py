@@ -110,7 +110,7 @@ class SeenCall:
         bound: qualified names of buffers inside it that the call replaced with other tensors.
         nested: whether a nested tensor was saved inside it.
         reasons: why it cannot be replayed exactly, as far as Python objects show it (see `Checks`).
-        checkpointed: whether it runs inside a torch.utils.checkpoint region of the user's.
+        checkpointed: whether it runs inside what the model recomputes itself.
         alone: why it cannot share a segment with other calls; empty if it can.
         found: what stands at attributes of its modules as it begins, in the order of the keys of its ``found`` marker.
         traces: why more than its result may tell that it, or a call inside it, ran; empty if no reason is known.
@@ -139,15 +139,17 @@ class SeenCall:
 
 
 class Region(NamedTuple):
-    """What the model runs inside `torch.utils.checkpoint`, and again in backward.
+    """What the model runs inside `torch.utils.checkpoint` or under `autockpt.recompute`, and again in backward.
 
     Attributes:
         caller: name of the module in whose forward that is called.
         inside: name of a module that runs inside; of the caller where only functions do.
+        function: name of the function under `autockpt.recompute`; empty for a region of torch's.
     """
 
     caller: str
     inside: str
+    function: str = ""
 
 
 class SeenWhole(NamedTuple):
@@ -247,7 +249,7 @@ class SeenStep:
         casts: bytes of the storages of casts that autocast cached, which operators read.
         written_late: the saves whose tensors were written to later, which no version counts (see `LateWrites`).
         holders: what else holds tensors after forward (a custom function's ctx), in words for the user.
-        regions: what the model runs inside `torch.utils.checkpoint` by itself, in order.
+        regions: what the model recomputes by itself, in order.
         whole: which units were gathered as backward read, each time that it had changed.
         events: the events of the tape, once it is closed.
         reached: which of the step's leaves get a gradient.

@@ -203,10 +203,12 @@ class Observer:
                 self.mark("exit", 0, self._clock.stamp())
 
     def _look_for_region(self, inside: str | None = None) -> None:
-        """Note what runs inside a `torch.utils.checkpoint` of the model's own: a module, or functions if it is None."""
+        """Note what runs inside something that recomputes by itself: a module, or functions if it is None."""
         around = self.run.calls[self._open[-1]] if self._open else None
         if around is not None and not around.checkpointed and private.inside_checkpoint():
-            self.run.regions[Region(around.name, around.name if inside is None else inside)] = None
+            function = private.recomputed_function()
+            region = Region(around.name, around.name if inside is None or function else inside, function)
+            self.run.regions[region] = None
 
     def _call_begins(self, index: int, module: torch.nn.Module, arguments: object) -> Callable[[object], None]:
         """Mark that a call begins; return its check, to be called with its output just before the call ends."""

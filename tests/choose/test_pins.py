@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import autockpt
 from autockpt import Infeasible, PinError, Plan, Profile, Segment
 from autockpt.solvers import SOLVERS, format_bytes
-from tests.doors import Candidates, FunctionTable, Pins, find_candidates
+from tests.doors import Candidates, FunctionTable, Pins, RefusedPart, find_candidates
 from tests.doors import pin as bind
 
 from ..handmade import chain_profile
@@ -122,7 +122,7 @@ def test_drawn_pins_are_honoured_or_refused(keep: set[str], recompute: set[str],
         ({"keep": "H.0"}, r"matches 'H\.0'"),
         ({"keep": "h.0#1"}, r"matches 'h\.0#1'; the nearest names are .*'h\.0#0'"),
         ({"keep": "lm_head"}, "matches 'lm_head'; none has a name like it"),
-        ({"keep": ""}, "matches ''"),
+        ({"keep": "", "recompute": "h.0"}, "'h.0#0' matches recompute='h.0' and lies in '#0', which matches keep=''"),
         ({"keep": [3]}, "a pin is a pattern of qualified names, such as .* got 3"),
         (
             {"keep": "*.mlp", "recompute": "h.2.*"},
@@ -211,6 +211,33 @@ def with_functions(profile: Profile) -> Profile:
     )
 
 
+def without(candidates: Candidates, *names: str) -> Candidates:
+    """The candidates but for some."""
+    left = [i for i, candidate in enumerate(candidates.problem.candidates) if candidate.name not in names]
+    stated = tuple(candidates.problem.candidates[i] for i in left)
+    return dataclasses.replace(
+        candidates,
+        problem=dataclasses.replace(candidates.problem, candidates=stated),
+        replays=tuple(candidates.replays[i] for i in left),
+    )
+
+
+def test_a_pinned_call_is_a_segment_of_its_own() -> None:
+    """Pins on all blocks had become one replay of all: only seconds counted."""
+    inside = {f"h.{i}{part}#0" for i in range(4) for part in ("", ".attn", ".mlp")}
+    assert names(pin(FOUND, recompute="h.?")) == {f"h.{i}#0" for i in range(4)}
+    left = names(pin(FOUND, recompute="h.2.mlp"))
+    assert {"h.2.mlp#0", "h.2.attn#0", "h.0#0 … h.1#0"} <= left
+    assert left & inside == inside - {"h.2#0", "h.1.attn#0"}
+    assert not any("h.2#0" in name or "h.3#0" in name for name in left if "…" in name)
+
+
+def test_a_call_that_frees_nothing_by_itself_lies_in_the_smallest_segment_around_it() -> None:
+    left = names(pin(without(FOUND, "h.2.mlp#0"), recompute="h.2.mlp"))
+    around = [name for name in left if name in ("h.2#0", "h.2.attn#0 … h.2.mlp#0") or name.endswith("h.2#0")]
+    assert around == ["h.2.attn#0 … h.2.mlp#0"]
+
+
 def test_functions_that_do_not_run_again_break_a_recompute() -> None:
     """A twin of h.2 that leaves all of its attention alone stands for what a menu would give."""
     found = find_candidates(with_functions(PROFILE))
@@ -224,7 +251,7 @@ def test_functions_that_do_not_run_again_break_a_recompute() -> None:
         replays=(*found.replays, dataclasses.replace(found.replays[whole], alone=alone)),
     )
     assert names(pin(both, keep="h.2.attn")).isdisjoint({"h.2#0", "h.2#0 in part"})
-    again = names(pin(both, recompute="h.2.attn"))
+    again = names(pin(without(both, "h.2.attn#0", "h.2.attn#0 … h.2.mlp#0"), recompute="h.2.attn"))
     assert "h.2#0" in again
     assert "h.2#0 in part" not in again
     assert "h.2#0 in part" in names(pin(both, recompute="h.2"))
@@ -241,6 +268,32 @@ def test_pins_that_need_overlapping_segments_are_refused_together() -> None:
     assert pin(few, recompute="h.0").problem.required
     with pytest.raises(PinError, match=re.escape("recompute=('h.0', 'h.2') cannot be honoured together")):
         pin(few, recompute=["h.0", "h.2"])
+
+
+@pytest.mark.parametrize("length", [7, 45])
+def test_segments_of_any_number_of_layers_are_candidates_where_they_are_named(length: int) -> None:
+    """Of a long row few lengths of runs are: the others had become segments of fewer layers."""
+    plan = autockpt.solve(chain_profile(60), "10GB", solver=f"uniform:{length}")
+    expected = [tuple(f"h.{i}#0" for i in range(first, min(first + length, 60))) for first in range(0, 60, length)]
+    assert sorted(segment.calls for segment in plan.segments) == sorted(expected)
+    found = autockpt.frontier(chain_profile(60), solver=f"uniform:{length}", points=2, seconds=1.0)
+    assert [each.peak_bytes for each in found.plans[1:]] == [plan.peak_bytes]
+
+
+@any_solver
+@pytest.mark.parametrize("name", ["", "Chain"])
+def test_the_model_itself_is_one_run_of_its_calls(solver: str, name: str) -> None:
+    plan = autockpt.solve(PROFILE, "1GB", solver=solver, recompute=name)
+    assert [segment.calls for segment in plan.segments] == [tuple(f"h.{i}#0" for i in range(4))]
+    assert autockpt.solve(PROFILE, "1GB", solver=solver, keep=name).segments == ()
+
+
+def test_a_model_that_cannot_be_replayed_says_which_call_is_to_blame() -> None:
+    h_2 = next(i for i, call in enumerate(PROFILE.calls) if call.name == "h.2")
+    refused = msgspec.structs.replace(PROFILE, refusals=(RefusedPart("call", h_2, "it draws from elsewhere"),))
+    said = "the whole model, which recompute='' names, .*: 'h.2#0' cannot be replayed exactly: it draws from elsewhere"
+    with pytest.raises(PinError, match=said):
+        autockpt.solve(refused, "1GB", recompute="")
 
 
 @pytest.mark.parametrize("pins", [{"keep": "h.0"}, {"recompute": ["h.0"]}])

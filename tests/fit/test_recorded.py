@@ -8,7 +8,8 @@ import torch
 
 import autockpt
 from autockpt import Profile
-from tests.doors import Batches, Recipe, carried
+from benchmarks.seeds.models import MegatronBlocks
+from tests.doors import Batches, Recipe, carried, switches
 from tests.toys.chains import Residual
 
 WIDTH = 128
@@ -29,6 +30,18 @@ def test_a_batch_is_foretold_to_the_percent(autocast: bool) -> None:
     small, large = record(8, autocast=autocast), record(40, autocast=autocast)
     assert Batches.of(small, 8).at(40).plain_peak_bytes == pytest.approx(large.plain_peak_bytes, rel=0.01)
     assert Batches.of(large, 40).at(8).plain_peak_bytes == pytest.approx(small.plain_peak_bytes, rel=0.01)
+
+
+def test_the_core_of_attention_that_calls_no_module_holds_what_comes_in() -> None:
+    """What came into its functions is not recorded, and the switch was predicted as if they held nothing."""
+    with torch.device("meta"):
+        model = MegatronBlocks(layers=4, width=WIDTH, heads=4, length=256, dropout=0.1)
+        batch = torch.empty(2, 256, WIDTH)
+    profile = autockpt.profile(model.train(), batch, mode="fake", device="a100", loss=lambda out: out)
+    core = next(each for each in switches(profile) if each.name == "attention core")
+    by_hand = autockpt.solve(profile, 2**40, recompute=["*.core"], solver="none")
+    assert core.segments == len(by_hand.segments) == 4
+    assert (core.peak_bytes, core.recompute_seconds) == (by_hand.peak_bytes, by_hand.recompute_seconds)
 
 
 @pytest.mark.parametrize("gpu", ["h100", "t4", "rtx5090"])

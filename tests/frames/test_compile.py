@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autockpt
 from autockpt import Plan, Segment
 from tests.doors import install
 from tests.frames.comparing import assert_same
@@ -181,3 +182,58 @@ def test_glue_of_a_compiled_model_is_kept() -> None:
     for each in (compiled, plain):
         summed(each).backward()
     assert same_gradients(plain, model)
+
+
+class Broken(nn.Module):
+    """Its graph breaks in the middle of the root's own forward, as at a logger's warning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Own() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks[:2]:
+            x = block(x)
+        torch._dynamo.graph_break()
+        for block in self.blocks[2:]:
+            x = block(x)
+        return x
+
+
+def in_place(model: nn.Module, backend: Any) -> nn.Module:
+    model.compile(backend=backend)
+    return model
+
+
+def around(model: nn.Module, backend: Any) -> Any:
+    return torch.compile(model, backend=backend)
+
+
+@dynamo_reads_grad
+@pytest.mark.parametrize(
+    ("compiled", "inputs"), [(in_place, batch(64, WIDTH)), (around, batch(64, WIDTH)), (around, None)]
+)
+def test_a_governed_model_is_compiled_as_the_plain_one_is(compiled: Callable[..., Any], inputs: Tensor | None) -> None:
+    """It ended in RecursionError where the root's graph breaks, and was cut off at our own forward."""
+    found = []
+    for budget in (None, "min"):
+        torch.compiler.reset()
+        graphs: list[int] = []
+
+        def backend(graph: torch.fx.GraphModule, inputs: Any, graphs: list[int] = graphs) -> Any:
+            graphs.append(len(graph.graph.nodes))
+            return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+        torch.manual_seed(0)
+        model = Broken()
+        if budget is not None:
+            autockpt.apply(model, budget, inputs=inputs)
+        call = compiled(model, backend)
+        for _ in range(3):
+            call(batch(64, WIDTH)).square().sum().backward()
+        found.append((model, len(graphs)))
+        if budget is not None:
+            assert (autockpt.plan_of(model) is not None) == (inputs is not None)
+    (plain, once), (governed, counted) = found
+    assert once == counted == 2
+    assert same_gradients(plain, governed)

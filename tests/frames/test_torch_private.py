@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+import autockpt
 from tests.doors import checksum_of_saved, torch_private
 
 
@@ -102,6 +103,20 @@ def test_a_region_of_torch_checkpoint_is_seen_in_forward_and_in_its_recomputatio
     checkpoint(region, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
     assert seen == [True, False, True, False]
     assert not torch_private.foreign_checkpoint_active()
+
+
+def test_a_function_that_recomputes_by_itself_is_known_inside_it() -> None:
+    seen: list[tuple[str, bool, bool]] = []
+
+    def region(x: Tensor) -> Tensor:
+        plain = torch_private.runs_plain(), torch_private.runs_plain(in_function=True)
+        seen.append((torch_private.recomputed_function().rpartition(".")[2], *plain))
+        assert torch_private.foreign_checkpoint_active() == bool(seen[-1][0])
+        return x.exp().sin()
+
+    autockpt.recompute(region)(torch.ones(2, requires_grad=True)).sum().backward()
+    assert seen == [("region", False, True)]  # its replay has a list of its own
+    assert not torch_private.recomputed_function()
 
 
 def test_what_is_never_compiled_is_not_and_neither_is_what_it_calls() -> None:

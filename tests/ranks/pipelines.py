@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,11 +58,11 @@ def _loss(logits: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
 class Parts(nn.Module):
     """What one rank has of a pipeline, one stage or several; `wrapped` as what a schedule runs."""
 
-    def __init__(self, rank: int, schedule: str) -> None:
+    def __init__(self, rank: int, schedule: str, **sizes: int) -> None:
         super().__init__()
         self._numbers, self._schedule = PLACES[schedule][rank], schedule
         self._every = 2 * len(self._numbers)
-        self.stages = nn.ModuleList(Stage(number, self._every) for number in self._numbers)
+        self.stages = nn.ModuleList(Stage(number, self._every, **sizes) for number in self._numbers)
 
     @property
     def asked(self) -> Any:
@@ -83,7 +83,11 @@ class Parts(nn.Module):
         return ((batch,) if 0 in self._numbers else ()), ({"target": batch, "losses": losses} if last else {})
 
 
-def _standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, stages: Sequence[Any]) -> int:
+Watch = Callable[[int, Parts], None]
+
+
+def stood_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, stages: Sequence[Any]) -> int:
+    """Return what stands as a step of a rank's stages begins, once they are as the schedule has them then."""
     arriving = [each for stage in stages for each in (*stage.args_recv_info.values(), *stage.grad_recv_info.values())]
     buffers = (getattr(info, "buffer", None) for infos in arriving for info in infos)
     given = [each for each in buffers if each is not None]
@@ -99,6 +103,7 @@ def trained(
     budget: int | None,
     mesh: Any = None,
     evaluates: Sequence[int] = (),
+    watch: Watch | None = None,
     **pins: Any,
 ) -> Any:
     """Train a rank's stages; return what each step made, where it stood and how high it went, and its plans.
@@ -110,6 +115,7 @@ def trained(
         budget: of this rank; None for the plain training.
         mesh: of pipelines and of the ranks that share each stage by FSDP2; None where a stage is on one rank.
         evaluates: the steps after which the pipeline evaluates a batch.
+        watch: told of each step that begins, with its number and the stages.
         pins: for `apply`.
     """
     rank, copy = place
@@ -139,7 +145,9 @@ def trained(
             # As the schedule's step begins with. `measure` sees only a part of the graphs that go there.
             stage.clear_runtime_states()
         gc.collect()
-        starts.append(_standing_bytes(model, optimizer, stages))
+        starts.append(stood_bytes(model, optimizer, stages))
+        if watch is not None:
+            watch(number, model)
         found = autockpt.measure(lambda: step(number))  # noqa: B023
         peaks.append(starts[-1] + found.step_bytes)
         if number in evaluates:
@@ -224,7 +232,7 @@ def _shared_stage(late: bool, share: float, plain: tuple[int, int] | None) -> An
         step(each)
     stage.clear_runtime_states()
     gc.collect()
-    stood = _standing_bytes(whole, optimizer, [stage])
+    stood = stood_bytes(whole, optimizer, [stage])
     found = autockpt.measure(lambda: step(STEPS - 1))
     return said, stood, found.step_bytes, autockpt.plan_of(whole if late else model)
 

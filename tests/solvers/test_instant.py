@@ -17,8 +17,8 @@ from .strategies import problems, problems_and_budgets
 from .synthetic import Trace, encoder_decoder, transformer
 
 PLENTY = 60.0
-HEURISTICS = ("all", "articulation", "block", "chain", "none", "speed", "sqrt", "uniform")
-KEEP_ALL_IF_IT_FITS = tuple(name for name in SOLVERS if name not in ("all", "uniform"))
+HEURISTICS = ("all", "articulation", "block", "chain", "except_last", "none", "speed", "sqrt", "uniform")
+KEEP_ALL_IF_IT_FITS = tuple(name for name in SOLVERS if name not in ("all", "always", "except_last", "uniform"))
 any_solver = pytest.mark.parametrize("name", tuple(SOLVERS))
 heuristic = pytest.mark.parametrize("name", HEURISTICS)
 

@@ -151,3 +151,30 @@ def test_a_switch_on_a_configuration_is_found(config: object, switch: str, caplo
     trained(Configured(config), "min")
     (said,) = warned(caplog)
     assert "in the forward of tower. " in said and f"set {switch} = False on tower, where it is True" in said
+
+
+def test_functions_under_recompute_are_named_and_are_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """They are asked for. Beside torch's own there are two sentences, and one warning."""
+
+    class Asks(Mlp):
+        @autockpt.recompute
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return super().forward(hidden)
+
+    asking = nn.Sequential(Asks(), nn.Linear(WIDTH, WIDTH), Asks())
+    plan: Any = autockpt.plan_of(trained(asking, "min"))
+    assert plan.own_replays.startswith("the model recomputes ") and "Asks.forward itself" in plan.own_replays
+    assert "with autockpt.recompute in the forward of 0 and 2. " in plan.own_replays and not caplog.messages
+    autockpt.remove(asking)
+    profile = autockpt.profile(asking, BATCH)
+    assert profile.own_replays == plan.own_replays and plan.own_replays in profile.notes
+    both: Any = autockpt.plan_of(trained(nn.Sequential(asking, *tower().blocks, Mlp(inside=True)), "min"))
+    assert "Asks.forward itself" in both.own_replays and SAID in both.own_replays and len(warned(caplog)) == 1
+
+
+def test_a_planned_model_under_recompute_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    model = Tower()
+    autockpt.apply(model, "min")
+    for _ in range(3):
+        autockpt.recompute(model)(BATCH).square().mean().backward()
+    assert any("trains under autockpt.recompute, which recomputes all of it" in each for each in caplog.messages)

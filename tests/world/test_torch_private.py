@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import distributed, nn
 from torch.distributed import pipelining
+from torch.distributed.pipelining import schedules
 
 from tests.doors import torch_private
 
@@ -62,3 +63,43 @@ def test_a_stage_keeps_its_outputs_and_the_gradients_of_its_inputs() -> None:
     came.grad = torch.ones(3)
     stage.args_recv_info = {0: (SimpleNamespace(buffer=came), SimpleNamespace(buffer=unread)), 1: (object(),)}
     assert [each.numel() for each in torch_private.kept_by_stage(stage)] == [1, 2, 3]
+
+
+def test_a_wait_is_told_once_all_is_asked_for_and_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[object] = []
+
+    class Work:
+        def wait(self) -> None:
+            happened.append("waited")
+
+    class Watcher:
+        def waits(self, arriving: Sequence[torch.Tensor]) -> None:
+            happened.extend(arriving)
+
+    def posts(ops: Sequence[Any], desc: str | None = None) -> list[Any]:
+        happened.append(desc)
+        return [Work() for _ in ops]
+
+    monkeypatch.setattr(schedules, "_batch_p2p", posts)
+    into, out, watcher = torch.ones(1), torch.ones(2), Watcher()
+    ops = [SimpleNamespace(op=distributed.isend, tensor=out), SimpleNamespace(op=distributed.irecv, tensor=into)]
+    torch_private.watch_waits(watcher)
+    posted: Any = schedules
+    posted._wait_batch_p2p(posted._batch_p2p(ops, desc="both"))
+    posted._wait_batch_p2p(posted._batch_p2p(ops[:1], desc="sends"))
+    assert happened == ["both", into, "waited", "waited", "sends", "waited"]
+    torch_private.unwatch_waits(watcher)
+    assert posted._batch_p2p is posts
+    torch_private.watch_waits(watcher)
+    del watcher
+    posted._batch_p2p([])
+    assert posted._batch_p2p is posts
+
+
+def test_a_stage_names_the_outputs_whose_gradients_arrive() -> None:
+    stage: Any = pipelining.PipelineStage(nn.Linear(2, 2), 0, 4, torch.device("cpu"))
+    into = [torch.ones(1) for _ in range(3)]
+    outputs = [torch.ones(1) for _ in range(3)]
+    stage.grad_recv_info = {number: (SimpleNamespace(buffer=each),) for number, each in enumerate(into)}
+    stage.fwd_cache = {number: ((outputs[number],), []) for number in (0, 2)}
+    assert torch_private.outputs_awaiting(stage, into[1:]) == [outputs[2]]

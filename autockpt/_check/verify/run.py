@@ -82,7 +82,7 @@ def verify(
         optimizer: an optimizer of ``torch.optim``, or the name of its class. Its state counts; in a plan for a budget
             its step does too. Without it, the optimizers count that were seen to train a model which `apply` holds to a
             budget.
-        solver: a name in ``autockpt.solvers.SOLVERS``.
+        solver: a name in ``autockpt.solvers.SOLVERS``, or ``uniform:4`` or ``block:4`` for so many layers.
         steps: how many steps to run one after the other; buffers and generators go on from step to step.
         keep: patterns of calls that must not run again, for a budget or overhead only; see `solve`.
         recompute: patterns of calls that must run again.

@@ -7,6 +7,7 @@ Open `_replays.effects` first.
 search.py     every replay that may be chosen, as far as there is time
 runs.py       runs of sibling calls worth looking at
 menus.py      ways to recompute a part of a call
+by_hand.py    ways that pins ask for, and that nobody else looks for
 moves.py      what may wait off the device, and what that costs
 nested.py     runs in parts, and calls of which what is inside is recomputed again
 entering.py   the boundary bytes of every run in a row of siblings
@@ -26,6 +27,7 @@ from ..._index.profile_index import Index
 from ..._link.road import Road
 from ..._link.search import Search, with_waits
 from ..._replays.effects import PlannedReplay
+from ...solvers.baselines import SPARING
 from ...solvers.deadline import NEVER, Deadline
 from ...solvers.problem import Problem, Solution
 from .moves import later_ends, moves_of, road_of
@@ -96,6 +98,15 @@ class Candidates:
         found = Candidates.of(self.index, replays, **kept)
         return replace(found, problem=replace(found.problem, required=self.problem.required))
 
+    def having(self, more: Iterable[PlannedReplay]) -> Candidates:
+        """Return them with more, each once; those that move something stay behind the others."""
+        known = {(each.members, each.alone) for each in self.replays}
+        added = [each for key, each in {(each.members, each.alone): each for each in more}.items() if key not in known]
+        if not added:
+            return self
+        stay = sum(each.move is None for each in self.replays)
+        return self.like([*self.replays[:stay], *added, *self.replays[stay:]])
+
     def beside(
         self, best: Solution, budget_bytes: int, *, solver: str, deadline: Deadline
     ) -> tuple[Candidates, Solution]:
@@ -124,7 +135,9 @@ class Candidates:
         return self.like([each for each in self.replays if each.segment.until is None])
 
 
-def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Offload | None = None) -> Candidates:
+def find_candidates(
+    profile: Profile, *, deadline: Deadline = NEVER, offload: Offload | None = None, solver: str = "auto"
+) -> Candidates:
     """Find everything in a profile that may be recomputed, and state it as a problem.
 
     Whole calls at every depth, runs of consecutive sibling calls, and calls of which some functions are kept or
@@ -136,6 +149,7 @@ def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Of
         deadline: once it has passed, what is left out are lengths of runs, then ways to recompute a part of a call;
             single calls, and a few runs of each length, are always there. `Candidates.notes` say so.
         offload: where tensors may wait off the device; None where they stay.
+        solver: who will choose. For those of `SPARING` no part of a call that is recomputed multiplies anything.
 
     Raises:
         NotApplicable: the step has no backward.
@@ -147,7 +161,7 @@ def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Of
         )
     deadline.tell("the recorded step is laid out")
     index = Index(profile)
-    found, notes = find_replays(index, deadline)
+    found, notes = find_replays(index, deadline, sparing_products=solver in SPARING)
     road: Road | None = None
     if offload is not None:
         road = road_of(profile, offload)

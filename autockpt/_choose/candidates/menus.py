@@ -2,13 +2,17 @@
 
 call    ln ── c_attn ── view ── sdpa ── c_proj        what is free (view) is no unit
 units   0     1                 2       3             one menu for all calls that are alike
+
+A solver that spares products has a menu of its own, of the ways in which nothing that multiplies runs again. They need
+not be worth having: on a GPU's roofline it is often cheaper, for each byte, to convolve again than to normalise again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from ..._dataflow.dataflow import Dataflow, Item, Unit
+from ..._dataflow.dataflow import Dataflow, Decisions, Item, Unit
 from ..._dataflow.menu import make_menu
 from ..._index.profile_index import Index, Members
 from ..._replays.effects import PlannedReplay, replay_of
@@ -17,11 +21,20 @@ from ...solvers.deadline import NEVER, Deadline
 MOST_FUNCTIONS = 400
 """A call with more functions is no block, and its menu would take too long."""
 
+DEAR = 1e3
+"""A product is priced so many times all that the call takes, so that any way without it comes before it."""
 
-def partial_replays(index: Index, calls: Sequence[int], deadline: Deadline = NEVER) -> tuple[list[PlannedReplay], bool]:
+MORE = 0.01
+"""A dearer way that spares products frees this share of the call's bytes beyond the cheaper one, at least."""
+
+
+def partial_replays(
+    index: Index, calls: Sequence[int], deadline: Deadline = NEVER, *, sparing_products: bool = False
+) -> tuple[list[PlannedReplay], bool]:
     """Find ways, worth having, to recompute a part of a module call and to keep or skip the rest of it.
 
-    Returns what is found until the deadline, and whether that is everything.
+    Returns what is found until the deadline, and whether that is everything. With `sparing_products` they are the best
+    of those in which nothing that multiplies runs again.
     """
     alike: dict[tuple[object, ...], list[int]] = {}
     functions, found = index.profile.functions, list[PlannedReplay]()
@@ -38,13 +51,31 @@ def partial_replays(index: Index, calls: Sequence[int], deadline: Deadline = NEV
         if stated is None:
             continue
         units, flow = stated
-        for way in deadline.first_of(make_menu(flow, kept_seconds=index.host.kept_seconds, deadline=deadline)):
+        menu = _sparing_menu if sparing_products else _menu
+        for way in deadline.first_of(menu(index, units, flow, deadline)):
             again = frozenset(way.recompute)
             idle = [unit - group[0] for i, unit in enumerate(units) if i not in again]
             if idle:
                 replays = (replay_of(index, (call,), [call + offset for offset in idle]) for call in group)
                 found += (replay for replay in replays if replay is not None and replay.segment.freed_bytes)
     return found, not deadline.passed
+
+
+def _menu(index: Index, _: Sequence[int], flow: Dataflow, deadline: Deadline) -> Iterable[Decisions]:
+    """Return the ways that are worth having, most bytes first."""
+    return make_menu(flow, kept_seconds=index.host.kept_seconds, deadline=deadline)
+
+
+def _sparing_menu(index: Index, units: Sequence[int], flow: Dataflow, deadline: Deadline) -> Iterable[Decisions]:
+    """Yield the best of the ways in which nothing that multiplies runs again, most bytes first."""
+    products = frozenset(u for u, unit in enumerate(units) if index.within((unit,), index.multiplying))
+    dear = DEAR * sum(unit.seconds for unit in flow.units)
+    priced = (replace(unit, seconds=dear) if u in products else unit for u, unit in enumerate(flow.units))
+    most_bytes, least_bytes = flow.plain_bytes, MORE * flow.plain_bytes
+    for way in _menu(index, units, replace(flow, units=tuple(priced)), deadline):
+        if products.isdisjoint(way.recompute) and most_bytes - way.held_bytes >= least_bytes:
+            most_bytes = way.held_bytes
+            yield way
 
 
 def _fates(index: Index, call: int, functions: Sequence[int]) -> frozenset[tuple[int, int]]:

@@ -164,6 +164,7 @@ def move_saved(
         alone=frozenset(),
         segment=segment,
         stop=index.nodes[node].stop,
+        end=0,
         tick=min(trip.read for trip in trips),
         held=tuple(held.items()),
         additions=(),

@@ -19,7 +19,9 @@ APART = (0, 4, 2, 6, 1, 5, 3, 7)
 """In which order every eighth of what is not looked at yet has its turn, so that what is missing is spread evenly."""
 
 
-def find_replays(index: Index, deadline: Deadline) -> tuple[list[PlannedReplay], tuple[str, ...]]:
+def find_replays(
+    index: Index, deadline: Deadline, *, sparing_products: bool = False
+) -> tuple[list[PlannedReplay], tuple[str, ...]]:
     """Find the replays that free something, each once, and say what was left out once time was up.
 
     Whole runs in the order of `runs_of`, then parts of calls.
@@ -38,7 +40,7 @@ def find_replays(index: Index, deadline: Deadline) -> tuple[list[PlannedReplay],
             look(number)
     able = sorted(each.members[0] for each in whole.values() if each is not None and len(each.members) == 1)
     calls = [call for call in able if not index.is_function(call)]
-    parts, complete = partial_replays(index, calls, deadline)
+    parts, complete = partial_replays(index, calls, deadline, sparing_products=sparing_products)
     others = [number for number in range(len(runs)) if number not in whole]
     for number in (each for first in APART for each in others[first :: len(APART)]):
         if deadline.passed:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, Literal
 
 import msgspec
 
 from ..._choose.candidates import Candidates
 from ..._choose.candidates.from_plan import find_planned
-from ..._choose.pins import matches
+from ..._choose.matching import matched
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._index.profile_index import Index
@@ -96,6 +96,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     saved = saved_inside(profile, once=True)
     whole_bytes = sum(profile.tensors.bytes[tensor] for tensor in saved[0])
     segments, decisions = _segments(planned), _decisions(planned.index, plan)
+    pinned = _named(planned.index, plan.pinned_keep)
     rows: list[DecisionRow] = []
     small_rows, shown = 0, 0  # rows deeper than `shown` are inside a row that is not opened
     for group, place in walk(profile.calls):
@@ -106,7 +107,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
         if shown and not row.recompute_seconds and saved_bytes <= SMALL * whole_bytes:
             small_rows += 1
             continue
-        rows.append(msgspec.structs.replace(row, decided=_decided(group, decisions, planned.index, plan)))
+        rows.append(msgspec.structs.replace(row, decided=_decided(group, decisions, planned.index, plan, pinned)))
         # Open a kept row with more than half of the memory, though nothing is decided inside.
         large = 2 * saved_bytes > whole_bytes and [decisions[i] for i in group] == [("kept", "")]
         shown += large or any(decisions[i][0] == "partly" for i in group)
@@ -181,6 +182,7 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
     numbers = {node.key: number for number, node in enumerate(index.nodes)}
     found: list[tuple[Decision, str]] = [("kept", "")] * len(index.nodes)
     apart: set[int] = set()  # calls of which some child has a decision of its own
+    pinned = _named(index, plan.pinned_recompute)
     for segment in plan.segments:
         if segment.offload == "saved":
             call = numbers[segment.calls[0]]
@@ -189,8 +191,8 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
             continue
         kept, skipped = ({numbers[key] for key in keys} for keys in (segment.keep, segment.skip))
         for member in (numbers[key] for key in segment.calls):
-            pinned = any(matches(index.nodes[member].record, pattern) for pattern in plan.pinned_recompute)
-            found[member] = "recomputed", "pinned" if pinned else "chosen"
+            own = {0, member, *index.within((member,), index.functions)} - kept - skipped
+            found[member] = "recomputed", "chosen" if own.isdisjoint(pinned) else "pinned"
             _decide_inside(index, member, kept, skipped, found)
             apart.add(index.nodes[member].parent)
     for call in reversed(index.call_nodes):
@@ -198,6 +200,11 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
         if found[call][0] == "partly":
             apart.add(index.nodes[call].parent)
     return [found[call] for call in index.call_nodes]
+
+
+def _named(index: Index, patterns: Iterable[str]) -> Set[int]:
+    """The calls and functions that pins name, by node."""
+    return {node for pattern in patterns for node in matched(index, pattern)}
 
 
 def _decide_inside(
@@ -227,22 +234,22 @@ def _of_whole(index: Index, call: int, found: Sequence[tuple[Decision, str]], ap
 
 
 def _decided(
-    group: Sequence[int], decisions: Sequence[tuple[Decision, str]], index: Index, plan: Plan
+    group: Sequence[int], decisions: Sequence[tuple[Decision, str]], index: Index, plan: Plan, pinned: Set[int]
 ) -> tuple[Decided, ...]:
     """Count calls by decision and reason, most frequent first."""
     found: Counter[tuple[Decision, str]] = Counter()
     for i in group:
         decision, reason = decisions[i]
-        found[decision, reason or (_why_kept(index, plan, i) if decision == "kept" else "")] += 1
+        found[decision, reason or (_why_kept(index, plan, pinned, i) if decision == "kept" else "")] += 1
     return tuple(Decided(decision=each, reason=why, calls=calls) for (each, why), calls in found.most_common())
 
 
-def _why_kept(index: Index, plan: Plan, call: int) -> str:
-    """Why a call that lies in no segment is kept."""
+def _why_kept(index: Index, plan: Plan, pinned: Set[int], call: int) -> str:
+    """Why a call that lies in no segment is kept; `pinned` are the nodes that pins keep."""
     calls = index.profile.calls
     around = call
     while around >= 0:  # a pinned call is kept with all calls inside it
-        if any(matches(calls[around], pattern) for pattern in plan.pinned_keep):
+        if index.call_nodes[around] in pinned:
             return "pinned"
         around = calls[around].parent
     if any(refusal.call == calls[call].key for refusal in plan.refused):
