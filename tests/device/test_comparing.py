@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -113,6 +114,24 @@ def test_what_differs_from_some_step_on_is_found(first: int) -> None:
     with pytest.raises(autockpt.ReplayError, match="in a step before this one"):
         for _ in range(18):
             run.step(moves=1.0)
+
+
+def test_a_function_that_recomputes_by_itself_is_told_as_late() -> None:
+    moved, weight = ctypes.c_double(), torch.randn(64, 64).cuda().requires_grad_()
+
+    @autockpt.recompute
+    def act(input: Tensor) -> Tensor:
+        return ((input + moved.value) @ weight).tanh().exp()
+
+    def steps(number: int, *, moves: float) -> None:
+        for _ in range(number):
+            made = act(torch.ones(4, 64).cuda()).sum()
+            moved.value += moves  # which nobody looks into
+            made.backward()
+
+    steps(5, moves=0.0)
+    with pytest.raises(autockpt.ReplayError, match=r"in a step before this one.*take autockpt\.recompute off it"):
+        steps(18, moves=1.0)
 
 
 def test_a_call_that_does_not_run_again_is_named_two_steps_later() -> None:
