@@ -14,8 +14,8 @@ inside a word.
 
 What it misses: differences that cancel in every column, as of two words that are swapped and lie a multiple of the step
 apart. Two random words of eight bytes do so with probability 1 / step, at most 1 / 1021; two values of four bytes with
-half of that. Sums are modulo 2**64: of the highest bits of words an even number cancels. Two tensors whose columns
-differ have the same number with probability 2**-63, or 2**-32 if only the highest bits of halves differ.
+half of that. Sums are modulo 2**64: in one column an even number of changed highest bits cancels. Two tensors whose
+columns differ have the same number with probability 2**-63, or 2**-32 if only the highest bits of halves differ.
 """
 
 from __future__ import annotations
