@@ -13,7 +13,7 @@ do not fill a word takes a second kernel. One with gaps between its elements is 
 inside a word.
 
 What it misses: differences that cancel in every column, as of two words that are swapped and lie a multiple of the step
-apart. Two random words of eight bytes do so with probability 1 / step, at most 1 / 1021; two values of four bytes with
+apart. Two random words of eight bytes do so with probability 1 / step, at most 1 / 521; two values of four bytes with
 half of that. Sums are modulo 2**64: in one column an even number of changed highest bits cancels. Two tensors whose
 columns differ have the same number with probability 2**-63, or 2**-32 if only the highest bits of halves differ.
 """
@@ -32,7 +32,7 @@ from .._device.present import current_stream, in_stream
 from .._torch_private import StreamNumbers
 from .layout import flat, is_dense
 
-SHORTEST, LONGEST = 1021, 2039
+SHORTEST, LONGEST = 521, 1021
 """The steps are the primes from the one to the other."""
 
 MOST_COPIED = 3 * SHORTEST
@@ -43,7 +43,7 @@ _NUMBERS = 64
 
 _BLOCK_BYTES = 512
 
-_FEW_BYTES = 1 << 14
+_FEW_BYTES = 1 << 12
 """How many bytes of rows wait at most, or the largest tensor's bytes shifted by `_SHARE`, if that is more. To become
 numbers, they are copied, and multiplied into twice their bytes: all together stays below 1 % of the largest tensor."""
 
@@ -189,13 +189,13 @@ def _columns(words: Tensor, size_bytes: int) -> Tensor:
 def _number(rows: Sequence[Sequence[Tensor]], numbers: Tensor) -> None:
     """Write the numbers that some rows come to. It may write into the rows."""
     lengths = [sum(map(len, row)) for row in rows]
-    weights, zeros = _weights_on(numbers.device)
+    weights, zero = _weights_on(numbers.device)
     widest = max(lengths)
     parts: list[Tensor] = []
     for row, length in zip(rows, lengths, strict=True):
         parts += row
         if length < widest:
-            parts.append(zeros[: widest - length])
+            parts.append(zero.expand(widest - length))
     matrix = (torch.cat(parts) if len(parts) > 1 else parts[0]).view(len(rows), widest)
     # Halves of sums: a random number times the highest bit of a whole one is that bit, and two of these would cancel.
     torch.sum(matrix.view(torch.int32) * weights[: 2 * widest], 1, out=numbers)
@@ -203,10 +203,10 @@ def _number(rows: Sequence[Sequence[Tensor]], numbers: Tensor) -> None:
 
 @functools.cache
 def _weights_on(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Random odd numbers, two for each column and two for the last bytes; and half as many zeros."""
+    """Random odd numbers, two for each column and two for the last bytes; and a zero."""
     most = MOST_COPIED + 1
     numbers = numpy.random.default_rng(0).integers(-(2**63), 2**63 - 1, 2 * most)
-    return torch.from_numpy(numbers | 1).to(device), torch.zeros(most, dtype=torch.int64, device=device)
+    return torch.from_numpy(numbers | 1).to(device), torch.zeros(1, dtype=torch.int64, device=device)
 
 
 def alike(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
