@@ -95,8 +95,9 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._calls import checksum as checksums
     from autockpt._calls.checksum import COLUMNS as CHECKSUM_COLUMNS
     from autockpt._calls.checksum import all_same as all_checksums_same
-    from autockpt._calls.checksum import checksum_of_saved, on_device
+    from autockpt._calls.checksum import checksum_of_saved
     from autockpt._calls.checksum import same as same_checksum
+    from autockpt._calls.columns import Places, layout_of, on_device
     from autockpt._calls.layout import bytes_of, is_dense, span_bytes
     from autockpt._calls.names import function_name
     from autockpt._calls.own_errors import OwnErrors

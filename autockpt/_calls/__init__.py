@@ -11,6 +11,7 @@ failing.py       errors of the user's own code, told with what it ran on
 own_errors.py    errors of our own work around what a model runs, which wait
 layout.py        how a tensor's elements lie in memory, and the bytes there
 checksum.py      what is kept of a tensor's bytes to compare others with
+columns.py       the same on a device, in few kernels
 unrepeatable.py  modules in which torch does something that no replay can see
 pin_names.py     pins that no plan could honour, refused before any step
 put_back.py      reads what objects hold, and puts it back in place

@@ -2,7 +2,8 @@
 
 a segment's first frame    a rehearsal: dropped tensors are spilled too; backward reads those if the replay differs
 its second frame           a check that also looks at what the replay changes in Python objects, and puts it back
-its later frames           a check: one segment per step, in turn; checksums of replay and forward must be equal
+its later frames           a check: one segment per step, in turn; checksums of replay and forward must be equal, which
+                           is read a step later on a device, unless all are checked
 a replay that differs      the segment's calls are kept from then on, and another plan is made
 """
 
@@ -20,7 +21,8 @@ from .rehearsal import Rehearsal, Spills
 Checking: TypeAlias = Literal["sampled", "always", "never"]
 
 LEAST_PERIOD = 16
-"""A segment is checked once in this many steps, or once in as many steps as there are segments, if that is more."""
+"""How often later steps compare: a segment is checked once in so many steps, or once in as many steps as there are
+segments, if that is more. What begins to differ late is found that much later."""
 
 
 class ReplayChecks:
@@ -51,7 +53,6 @@ class ReplayChecks:
         self.refused = self.findings.refused
         self._n_segments, self._always, self._governed = n_segments, always, governed
         self._spills = Spills(stashes or HeldStashes())
-        self._turn = 0
         self._uncompared: dict[int, Check] = {}  # by segment; frames share them, as they hold nothing of a frame
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -69,7 +70,7 @@ class ReplayChecks:
 
     def begin(self) -> None:
         """Begin another forward of the model."""
-        self._turn += 1
+        self.findings.verdicts.turn += 1
 
     def replayer(self, segment: int) -> Check:
         """Return the replayer of a segment's next frame."""
@@ -79,7 +80,7 @@ class ReplayChecks:
         if segment not in findings.looked_again:  # the first call may set up what later ones change
             findings.looked_again.add(segment)
             return Check(findings, segment, compares=segment not in findings.unrepeating, looks=True)
-        turn = self._turn % max(self._n_segments, LEAST_PERIOD)
+        turn = findings.verdicts.turn % max(self._n_segments, LEAST_PERIOD)
         if (self._always or turn == segment) and segment not in findings.unrepeating:
             return Check(findings, segment, compares=True, looks=self._always)
         check = self._uncompared.get(segment)

@@ -7,7 +7,8 @@ import weakref
 from torch import Tensor
 
 from .. import _torch_private
-from .._calls.checksum import Checksum, Places, checksum_of_saved
+from .._calls.checksum import Checksum, checksum_of_saved
+from .._calls.columns import Places
 from .._data.errors import ReplayError
 from .._data.keys import name_of
 from .._found.held import check_unchanged
@@ -22,6 +23,16 @@ def kept(key: str, why: str, told: Told) -> ReplayError:
     """Return the error that says that a call is kept from the next forward on."""
     return ReplayError(
         f"{key} {why}. The gradients of this step would be wrong, so skip the optimizer's step. "
+        f"{told.remedy.format(name_of(key))}"
+    )
+
+
+def kept_late(key: str, told: Told) -> ReplayError:
+    """Return the error that says that a replay of an earlier step was wrong, and that its call is kept from now on."""
+    return ReplayError(
+        f"{key} saved other values in its replay than in its forward, in a step before this one: it reads something "
+        "that changes in between. The gradients of that step were wrong, and those of this one may be: skip the "
+        "optimizer's step, and load what was saved before if one wrong step does harm. "
         f"{told.remedy.format(name_of(key))}"
     )
 
@@ -70,7 +81,7 @@ class Expected:
         tensor: Tensor,
         checksum: Checksum | None,
         spilled: SpilledTensor | CopiedNumbers | None,
-        places: Places | None,
+        places: Places,
         told: Told,
     ) -> None:
         self.checksum, self._places, self._told = checksum, places, told

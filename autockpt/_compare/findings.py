@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from .._found.around import Generator
+from .verdicts import Verdicts
 
 _log = logging.getLogger("autockpt")
 
@@ -47,6 +48,7 @@ class Findings:
         unrepeating: numbers of the segments that are no longer compared, since two replays of one frame differed.
         hooks_keep: by number of a segment whose forward hooks keep something that a replay changed: the tensors that
             they wrote.
+        verdicts: what devices will have found.
     """
 
     def __init__(self, *, governed: bool, told: Told = PLANNED) -> None:
@@ -57,6 +59,7 @@ class Findings:
         self.looked_again: set[int] = set()
         self.unrepeating: set[int] = set()
         self.hooks_keep: dict[int, list[weakref.ref[Tensor]]] = {}
+        self.verdicts = Verdicts()
         self._governed = governed
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not taken yet
         self._drawn_from: dict[int, list[Generator]] = {}

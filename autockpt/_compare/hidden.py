@@ -19,8 +19,9 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _torch_private
-from .._calls.checksum import Checksum, checksum_of, same
+from .._calls.checksum import Checksum, all_same, checksum_of
 from .._calls.code import names_in
+from .._calls.columns import Places
 from .._calls.contents import Contents
 from .._calls.layout import bytes_now, put_bytes, told_by_bytes
 from .._calls.values import kept_whole
@@ -178,17 +179,26 @@ class Sums:
 
     def __init__(self, named: Iterable[Named], given: Iterable[torch.Tensor]) -> None:
         once = {id(each): (name, each) for name, each in named if has_bytes(each)}
-        self._held = [(name, each, checksum_of(each)) for name, each in once.values()]
+        self._places = Places()
+        self._held = [(name, each, self._sum(each)) for name, each in once.values()]
         others = {id(each): each for each in given if id(each) not in once and has_bytes(each)}
-        self._given = [(weakref.ref(each), _torch_private.version(each), checksum_of(each)) for each in others.values()]
+        self._given = [(weakref.ref(each), _torch_private.version(each), self._sum(each)) for each in others.values()]
+        self._places.settle()
 
     def changed(self) -> list[str]:
-        """Return the names of those whose bits have changed."""
-        held = [name for name, each, before in self._held if _differ(each, before)]
+        """Return the names of those whose bits have changed. Waits once for each device."""
+        now = [(name, before, self._sum(each)) for name, each, before in self._held]
         alive = [(each, version, before) for known, version, before in self._given if (each := known()) is not None]
-        same_version = [(each, before) for each, version, before in alive if _torch_private.version(each) == version]
-        given = [each for each, before in same_version if _differ(each, before)]
-        return [*held, *(f"an argument of shape {_torch_private.sizes(each)} without a new version" for each in given)]
+        for each, version, before in alive:
+            if _torch_private.version(each) == version:
+                name = f"an argument of shape {_torch_private.sizes(each)} without a new version"
+                now.append((name, before, self._sum(each)))
+        self._places.settle()
+        alike = all_same([(before, after) for _, before, after in now])
+        return [name for (name, *_), same in zip(now, alike, strict=True) if not same]
+
+    def _sum(self, tensor: torch.Tensor) -> Checksum | None:
+        return checksum_of(tensor, self._places) if has_bytes(tensor) else None
 
 
 class SmallCopies:
@@ -222,7 +232,3 @@ def by_size(named: Iterable[Named]) -> list[tuple[Named, int]]:
 def has_bytes(tensor: torch.Tensor) -> bool:
     """Whether a tensor has bytes, and they define it."""
     return bool(told_by_bytes(tensor) and not tensor.is_meta and tensor.numel() and tensor.untyped_storage().nbytes())
-
-
-def _differ(tensor: torch.Tensor, before: Checksum | None) -> bool:
-    return not has_bytes(tensor) or not same(checksum_of(tensor), before)

@@ -6,10 +6,12 @@ present.py   which devices this process uses; streams and generators of CUDA
 tape.py      allocations and frees of a device, in order
 clock.py     time without waiting for the device
 lanes.py     copies to the host and back, beside the computing
+arrival.py   a small tensor on its way to the host, which nobody waits for
 roofline.py  bytes and operations of operators, to predict seconds on a device that is not there
 
-A new kind is a file here and a line in `device_of`. `present.py` and `lanes.py` know CUDA alone; CONTRIBUTING names
-what else has to know a kind. The rates of devices that are not there lie in `_data/rooflines.py`, which needs no torch.
+A new kind is a file here and a line in `device_of`. `present.py`, `lanes.py` and `arrival.py` know CUDA alone;
+CONTRIBUTING names what else has to know a kind. The rates of devices that are not there lie in `_data/rooflines.py`,
+which needs no torch.
 """
 
 from __future__ import annotations

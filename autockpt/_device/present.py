@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -80,6 +81,20 @@ def go_to(stream: private.StreamNumbers) -> None:
     before, following = torch.cuda.current_stream(), private.stream_of(stream)
     following.wait_stream(before)
     torch.cuda.set_stream(following)
+
+
+@contextmanager
+def in_stream(stream: private.StreamNumbers | None) -> Iterator[None]:
+    """Let this thread's operators run in `stream` meanwhile, in the order of this thread; None is the present one."""
+    before = private.current_stream()
+    if stream is None or before is None or stream == before:
+        yield
+        return
+    go_to(stream)
+    try:
+        yield
+    finally:
+        go_to(before)
 
 
 def read_in(stream: private.StreamNumbers, tensors: Iterable[torch.Tensor]) -> None:

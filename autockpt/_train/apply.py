@@ -97,7 +97,8 @@ def apply(
         check: which replays are compared with what forward saved. Unless ``"never"``, the first replay of each segment
             is a rehearsal: if it differs, backward goes on with what forward saved, and the call is kept from then on,
             with a warning. Later, ``"sampled"`` compares one segment per step in turn, for about 1 % of the step's
-            time, and ``"always"`` compares all. If a replay differs then, backward raises `ReplayError`.
+            time, and ``"always"`` compares all. If a replay differs then, backward raises `ReplayError`: in the same
+            step, but for ``"sampled"`` on CUDA, which waits for no kernel and tells it in the step after.
         offload: where tensors may wait off the device from forward to backward, if moving them is cheaper than
             recomputing them: ``"host"`` for a model on a device, a folder for one on a CPU. ``"shard"`` instead, under
             tensor parallelism: ranks each keep a part of the boundaries that all of them have, and gather it to

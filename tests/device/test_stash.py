@@ -82,9 +82,8 @@ def test_a_write_between_two_saves_is_seen() -> None:
         assert back.sum() == total
 
 
-def test_a_row_on_a_device_has_one_number_that_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pieces, whose order counts as well: ranks compare it (`offload="shard"`)."""
-    monkeypatch.setattr(checksums, "_PIECE_BYTES", 1000)
+def test_a_row_on_a_device_has_one_number_that_tells_it() -> None:
+    """Ranks compare it (`offload="shard"`)."""
     row = (torch.arange(2500) % 251).to(torch.uint8).to(CUDA)
     swapped, flipped = torch.cat([row[1000:2000], row[:1000], row[2000:]]), row.clone()
     flipped[1234] ^= 1

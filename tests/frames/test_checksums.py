@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.doors import CHECKSUM_COLUMNS, all_checksums_same, checksum_of_saved, on_device, same_checksum
+from tests.doors import (
+    CHECKSUM_COLUMNS,
+    Places,
+    all_checksums_same,
+    checksum_of_saved,
+    layout_of,
+    on_device,
+    same_checksum,
+)
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.bool]
 SIZES = st.one_of(
@@ -111,3 +121,57 @@ def test_several_are_compared_at_once() -> None:
     ]
     assert all_checksums_same(pairs) == [True, False, True, False, False, True, True]
     assert all_checksums_same([]) == []
+
+
+@given(st.one_of(st.integers(1, 1 << 17), st.integers(1, 1 << 38), st.integers(1, 4000).map(lambda each: each * 521)))
+@settings(deadline=None)
+def test_rows_on_a_device_have_every_word_and_do_not_line_up(size_bytes: int) -> None:
+    words, (rows, columns, step) = size_bytes // 8, layout_of(size_bytes)
+    assert (rows - 1) * step + columns == words
+    if rows == 1:
+        assert words <= 3 * 521
+    else:
+        assert rows % 2 == 1
+        assert 521 <= step <= columns <= 3 * 521
+        assert size_bytes % step and math.gcd(step, math.factorial(46)) == 1
+
+
+@given(st.lists(st.tuples(SIZES, st.sampled_from(DTYPES), st.booleans()), max_size=90), st.integers(1, 9))
+@settings(deadline=None, max_examples=30)
+def test_numbers_that_are_made_together_are_those_made_one_by_one(
+    every: list[tuple[int, torch.dtype, bool]], seed: int
+) -> None:
+    places, tensors = Places(), []
+    for size, dtype, changes in every:
+        tensor = values(size, dtype, seed)
+        place, expected = places.take(tensor), on_device(tensor)
+        tensors.append((place, expected))
+        if changes:  # what is written later counts for nothing
+            tensor.zero_()
+    places.settle()
+    assert all(place.item() == expected.item() for place, expected in tensors)
+
+
+@given(st.sampled_from(DTYPES[:5]), st.integers(25_000, 80_000), st.integers(0, 99), st.data())
+@settings(deadline=None)
+def test_two_swapped_values_are_seen_on_a_device_unless_a_multiple_of_the_step_is_between(
+    dtype: torch.dtype, size: int, seed: int, data: st.DataObject
+) -> None:
+    tensor, other = (values(size, dtype, seed) for _ in range(2))
+    here, there = (data.draw(st.integers(0, size - 1)) for _ in range(2))
+    other[here], other[there] = tensor[there], tensor[here]
+    missed = (there - here) * tensor.itemsize % (8 * layout_of(tensor.nbytes).step) == 0
+    if not torch.equal(tensor, other) and not missed:
+        assert not same_checksum(on_device(tensor), on_device(other))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("every", [1, 2, 3, 4])
+def test_signs_alone_are_seen_on_a_device(dtype: torch.dtype, every: int) -> None:
+    """The highest bits of words: in a sum of an even number of them, no trace is left."""
+    tensor = values(50_000, dtype, 0)
+    for begin in range(every):
+        for part in (slice(begin, None, every), slice(begin, 20_000, every)):
+            other = tensor.clone()
+            other[part] *= -1
+            assert not same_checksum(on_device(tensor), on_device(other))
