@@ -70,6 +70,10 @@ from autockpt._link.clock import StepClock as LinkClock
 from autockpt._link.ends import Ends
 from autockpt._link.road import Move, Road, Trip
 from autockpt._replays.effects import PlannedReplay, replay_of
+from autockpt._replays.replay_seconds import HostWork
+from autockpt._replays.two_clocks import QUEUE, Launches
+from autockpt._replays.two_clocks import run as run_on_two_clocks
+from autockpt._replays.two_clocks import simulate as simulate_two_clocks
 from autockpt._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from autockpt._show.explain.chart import LAYERS as CHART_LAYERS
 from autockpt._show.explain.chart import timeline_chart
