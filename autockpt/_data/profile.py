@@ -91,6 +91,11 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         held = sum(sizes[tensor] for tensor in outputs if deaths[tensor] > self.forward_ticks)
         return 2 * held >= sum(sizes[tensor] for tensor in outputs)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other ranks train the model with the one that was recorded."""
+        return self.world is not None or self.copies is not None or self.units is not None
+
     def refused(self, what: Literal["call", "run", "unit", "result", "function", "tensor"]) -> dict[int, str]:
         """Return why calls, runs, units, functions and so on are refused, by their index; see `RefusedPart`."""
         return {each.index: each.reason for each in self.refusals if each.what == what}

@@ -63,6 +63,11 @@ class TwoClocks:
     host_pace_seconds: float
     kernels: int
 
+    @property
+    def is_paced_by_host(self) -> bool:
+        """Whether the host sets the pace in more than half of the step."""
+        return 2 * self.host_pace_seconds > self.step_seconds
+
 
 def simulate(
     index: Index,
@@ -84,6 +89,16 @@ def simulate(
     Exact for its model; O(kernels).
     """
     return run(_work(index, replays, host, device, compared), device.gap_seconds)
+
+
+def price(replay: PlannedReplay, host: HostPace, device: DevicePace, share: float) -> float:
+    """Return what a replay adds to a step in which so large a share of the host's seconds shows.
+
+    At a share of 1 no plan adds more to a step than the prices of its replays.
+    """
+    again = _again(replay, host, device)
+    computes = again.device_seconds + again.kernels * device.gap_seconds
+    return computes + share * (again.host_seconds + replay.host.seconds(host.costs))
 
 
 def run(work: Iterable[Launches], gap_seconds: float = 0.0) -> TwoClocks:
@@ -134,7 +149,7 @@ def _work(
         last = max(bisect.bisect_left(starts, index.nodes[replay.members[-1]].exit) - 1, first)
         own_seconds = replay.host.seconds(host.costs)
         begins[first].append(Launches(FORWARD_SHARE * own_seconds))
-        again[last] += [Launches((1 - FORWARD_SHARE) * own_seconds), _launches(replay, host, device)]
+        again[last] += [Launches((1 - FORWARD_SHARE) * own_seconds), _again(replay, host, device)]
         if number == compared:
             reads = _comparison(index, replay, host, device)
             ends[last].append(reads)
@@ -156,7 +171,7 @@ def _kernels(each: float, number: int) -> int:
     return max(int((number + 1) * each) - int(number * each), 1)
 
 
-def _launches(replay: PlannedReplay, host: HostPace, device: DevicePace) -> Launches:
+def _again(replay: PlannedReplay, host: HostPace, device: DevicePace) -> Launches:
     """Return the kernels that run again; one where operators are not known, and seconds are."""
     kernels = replay.host.launched * host.forward_kernels
     computes = replay.device_seconds * device.slowdown
