@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..._data.keys import label
@@ -24,6 +24,9 @@ WAYS = {
     "ddp": "DistributedDataParallel",
     "whole": "the whole model on each",
 }
+
+FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
+"""Optimizers of torch that take `fused=True`."""
 
 _NAMED = 6  # calls named for each reason; the rest are counted
 
@@ -89,3 +92,17 @@ def why_one_clock(plan: Plan, profile: Profile) -> str:
         return ""
     other = "ranks wait for each other" if profile.is_shared else "other streams may copy beside it"
     return f"the device's alone: {other}"
+
+
+def optimizer_step(profile: Profile, in_unit: Callable[[int], str]) -> Iterator[tuple[str, str, str]]:
+    """Yield what an optimizer's step needs, its peak if that is something, and what a fused one would change."""
+    if profile.optimizer:
+        needed = in_unit(profile.optimizer_step_bytes)
+        yield "predicted optimizer step", needed, f"beside its state: {profile.optimizer}"
+    if not profile.optimizer_step_bytes:
+        return
+    said = "which no plan changes"
+    if profile.optimizer.partition(",")[0] in FUSED:
+        without = in_unit(profile.optimizer_peak_bytes - profile.optimizer_step_bytes)
+        said += f"; with fused=True, other kernels that need nothing beside their tensors, it is {without}"
+    yield "predicted peak of it", in_unit(profile.optimizer_peak_bytes), said

@@ -19,7 +19,7 @@ from ..._data.timeline import MemoryTimeline
 from ...solvers.units import format_like, format_seconds
 from ..page import YELLOW, Bar, Page, PageTable, counted
 from .chart import timeline_chart
-from .common import MODES, budget_of, by_reason, caveats, how_timed, pace, why_one_clock
+from .common import MODES, budget_of, by_reason, caveats, how_timed, optimizer_step, pace, why_one_clock
 from .decisions import Activations, decide, decision_table
 from .names import inner_labels, span_of_segments, unit_labels, without_layer
 
@@ -160,6 +160,8 @@ def _figures(plan: Plan, found: Activations | None, profile: Profile | None) -> 
         share = f"{plan.peak_bytes / budget_bytes:.1%} of the budget" if budget_bytes else ""
         yield "predicted peak", in_unit(plan.peak_bytes), share
         yield "predicted plain peak", in_unit(plan.plain_peak_bytes), ""
+    if profile is not None and profile.optimizer_step_bytes:
+        yield from optimizer_step(profile, in_unit)
     if plan.plain_seconds:
         more = ", moves included" if plan.offload is not None else ""
         yield "predicted recompute", format_seconds(plan.recompute_seconds), f"per step{more}"
