@@ -13,6 +13,7 @@ from autockpt import _HOME as HOMES
 from autockpt._choose import below
 from autockpt._choose import solve as solving
 from autockpt._choose.bound import lay_out, least_seconds
+from autockpt._choose.by_clocks import whole_blocks
 from autockpt._choose.candidates import Candidates, find_candidates
 from autockpt._choose.candidates import runs as candidate_runs
 from autockpt._choose.candidates.entering import entering_bytes
@@ -42,6 +43,7 @@ from autockpt._data.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.keys import split_key
+from autockpt._data.paces import paces_of
 from autockpt._data.rooflines import IDLE_HOST, ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
@@ -71,6 +73,10 @@ from autockpt._link.clock import StepClock as LinkClock
 from autockpt._link.ends import Ends
 from autockpt._link.road import Move, Road, Trip
 from autockpt._replays.effects import PlannedReplay, replay_of
+from autockpt._replays.replay_seconds import HostWork
+from autockpt._replays.two_clocks import QUEUE, Launches
+from autockpt._replays.two_clocks import run as run_on_two_clocks
+from autockpt._replays.two_clocks import simulate as simulate_two_clocks
 from autockpt._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from autockpt._show.explain.chart import LAYERS as CHART_LAYERS
 from autockpt._show.explain.chart import timeline_chart

@@ -3,6 +3,7 @@
 A profile and a goal come in, a plan goes out.
 Open `solve.py` first; `candidates/` says what may be recomputed.
 
+by_clocks.py       which plan makes the cheapest step on two clocks, host and device
 below.py           replays in parts and inside others, where one level does not reach what is asked
 moving.py          what to move off the device, beside what to recompute
 pins.py            calls that must be kept, or recomputed

@@ -21,6 +21,7 @@ from ..solvers.problem import Solution
 from ..solvers.registry import SEARCHING, named
 from ..solvers.units import shown
 from .bound import BOUND_SECONDS, lay_out, least_seconds
+from .by_clocks import sweep_by_clocks
 from .candidates import Candidates, find_candidates
 from .solve import believed, for_candidates, make_plan, with_layers
 
@@ -80,13 +81,15 @@ def frontier(
     looking = for_candidates(seconds, progress)
     every = with_layers(find_candidates(profile, deadline=looking, offload=moves, solver=solver), solver)
     candidates = every if every.road is None else every.waiting()
-    solutions = sweep_until(
-        candidates.problem,
-        solver=solver,
-        points=points,
-        budgets_bytes=budgets_bytes,
-        deadline=deadline.share(SEARCH_SHARE if every.road is None else MOVING_SHARE),
-    )
+
+    def sweep(those: Candidates, until: Deadline) -> tuple[Solution, ...]:
+        return sweep_until(those.problem, solver=solver, points=points, budgets_bytes=budgets_bytes, deadline=until)
+
+    until = deadline.share(SEARCH_SHARE if every.road is None else MOVING_SHARE)
+    if candidates.paces is None:
+        solutions = sweep(candidates, until)
+    else:
+        solutions = sweep_by_clocks(candidates, solver, until, sweep)
     operators, proven_seconds = lay_out(candidates.index), 0.0
     plans: list[Plan] = []
     for i, solution in enumerate(solutions):

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import msgspec
 
@@ -24,6 +25,7 @@ from ..solvers.lowest import least_peak_until
 from ..solvers.registry import named, solve_until
 from .below import choose_among
 from .bound import lay_out, least_seconds
+from .by_clocks import choose_by_clocks
 from .candidates import Candidates, find_candidates
 from .candidates.by_hand import runs_of_layers
 from .candidates.from_plan import find_planned
@@ -135,21 +137,27 @@ def choose(
     method would recompute, which takes up to `BOUND_SECONDS` more. Progress is logged from two seconds on.
     """
     named(asked.solver)
-    progress, most_seconds = Progress(_log.info, clock), asked.goal.most_seconds(profile.plain_seconds)
+    progress = Progress(_log.info, clock)
     if found is None:
         looking = for_candidates(asked.seconds, progress, clock)
         found = find_candidates(profile, deadline=looking, offload=asked.offload, solver=asked.solver)
     found = with_layers(found, asked.solver)
 
+    most_seconds = asked.goal.most_seconds(found.plain_seconds)
+
     def until() -> Deadline:
         return Deadline.after(asked.seconds, clock=clock, progress=progress)
 
     def solved(every: Candidates, allowed: Candidates) -> tuple[Candidates, Solution]:
-        if allowed.offload is None:
-            return allowed, _solution(every, allowed, most_seconds, asked, until())
-        return choose_moves(
-            allowed, asked, until(), lambda those, when: _solution(every, those, most_seconds, asked, when)
-        )
+        def search(those: Candidates, when: Deadline, budget_bytes: int | None = None) -> Solution:
+            wanted = asked if budget_bytes is None else replace(asked, goal=Goal.of(budget_bytes))
+            return _solution(every, those, most_seconds, wanted, when)
+
+        if allowed.offload is not None:
+            return choose_moves(allowed, asked, until(), search)
+        if allowed.paces is not None:
+            return allowed, choose_by_clocks(allowed, asked, until(), search)
+        return allowed, search(allowed, until())
 
     candidates, solution = choose_among(found, asked, solved, lambda: for_candidates(asked.seconds, progress, clock))
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
@@ -180,7 +188,7 @@ def restate(plan: Plan, profile: Profile, asked: Asked) -> Plan | None:
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     if solution.peak_bytes > budget_bytes:
         return None
-    if solution.recompute_seconds > asked.goal.most_seconds(profile.plain_seconds):
+    if solution.recompute_seconds > asked.goal.most_seconds(candidates.plain_seconds):
         return None
     made = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=None, pins=asked.pins)
     return msgspec.structs.replace(made, goal=asked.goal, refused=plan.refused)
@@ -201,7 +209,7 @@ def _solution(
             return least_peak_until(problem, most_seconds=most_seconds, solver=asked.solver, deadline=deadline)
         return solve_until(problem, budget_bytes, solver=asked.solver, deadline=deadline)
     except TooCostly as error:
-        plan, plain_seconds = _carried(candidates, error, asked), candidates.index.profile.plain_seconds
+        plan, plain_seconds = _carried(candidates, error, asked), candidates.plain_seconds
         raise error.carrying(plan=plan, plain_seconds=plain_seconds, pins=tuple(asked.pins)) from None
     except Infeasible as error:
         if error.chosen is None or budget_bytes is None:
@@ -252,6 +260,7 @@ def make_plan(
     """
     index = candidates.index
     profile, segments = index.profile, segments_of(candidates, solution.chosen)
+    clocks = candidates.clocks(solution.chosen)
     return Plan(
         model=profile.model,
         segments=segments,
@@ -261,7 +270,8 @@ def make_plan(
         peak_bytes=solution.peak_bytes,
         plain_peak_bytes=simulate(candidates.problem, ()).peak_bytes,
         recompute_seconds=solution.recompute_seconds,
-        plain_seconds=profile.plain_seconds,
+        plain_seconds=candidates.plain_seconds,
+        host_pace_seconds=None if clocks is None else clocks.host_pace_seconds,
         lower_bound_seconds=believed(lower_bound_seconds, solution),
         choice_bound_seconds=solution.lower_bound_seconds,
         profile_mode=profile.mode,

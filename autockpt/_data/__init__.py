@@ -18,6 +18,7 @@ amounts.py      types of bytes, seconds and factors
 files.py        what is written to files, and read
 shipped.py      the profiles that come with autockpt
 devices.py      devices that people own: memory and what vendors state
+paces.py        how fast a host launches and a device computes
 rooflines.py    rates of devices, for seconds that nothing has measured
 host.py         what the system says of the machine
 errors.py       errors that are raised on purpose

@@ -98,8 +98,11 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             allocator; its own peak where the lowest was asked for; None for a plan written by hand.
         peak_bytes: predicted peak of the whole step; 0 where nothing was predicted.
         plain_peak_bytes: predicted peak of the plain step.
-        recompute_seconds: predicted extra forward seconds per step.
-        plain_seconds: recorded seconds of the plain step.
+        recompute_seconds: predicted extra forward seconds per step; on a device, how much longer the step takes on two
+            clocks, the host's and the device's.
+        plain_seconds: recorded seconds of the plain step; where nothing ran for a device, simulated on two clocks.
+        host_pace_seconds: predicted part of the planned step in which the host sets the pace; None for a step with one
+            clock.
         lower_bound_seconds: no method that keeps to the budget recomputes less, whichever operators it keeps,
             recomputes or skips; None if no bound is known.
         choice_bound_seconds: no plan made of the same candidates is cheaper; None if no bound is known.
@@ -113,7 +116,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     """
 
     PAGE: ClassVar[str] = "explain.plan.plan_page"
-    RARE: ClassVar[tuple[str, ...]] = ("own_replays",)
+    RARE: ClassVar[tuple[str, ...]] = ("own_replays", "host_pace_seconds")
 
     model: str = ""
     segments: tuple[Segment, ...] = ()
@@ -125,6 +128,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     plain_peak_bytes: Bytes = 0
     recompute_seconds: Seconds = 0.0
     plain_seconds: Seconds = 0.0
+    host_pace_seconds: Seconds | None = None
     lower_bound_seconds: Seconds | None = None
     choice_bound_seconds: Seconds | None = None
     profile_mode: Literal["measured", "fake"] | None = None

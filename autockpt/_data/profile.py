@@ -91,6 +91,11 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         held = sum(sizes[tensor] for tensor in outputs if deaths[tensor] > self.forward_ticks)
         return 2 * held >= sum(sizes[tensor] for tensor in outputs)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other ranks train the model with the one that was recorded."""
+        return self.world is not None or self.copies is not None or self.units is not None
+
     def refused(self, what: Literal["call", "run", "unit", "result", "function", "tensor"]) -> dict[int, str]:
         """Return why calls, runs, units, functions and so on are refused, by their index; see `RefusedPart`."""
         return {each.index: each.reason for each in self.refusals if each.what == what}
@@ -98,12 +103,20 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     @property
     def plain_peak_bytes(self) -> int:
         """Highest level of the recorded step and of the optimizer's after it, static bytes included."""
+        return max(self.static.total_bytes + max(self._levels()), self.optimizer_peak_bytes)
+
+    @property
+    def optimizer_peak_bytes(self) -> int:
+        """Level of the optimizer's step, static bytes included; that of the end of backward where none is counted."""
+        return self.static.total_bytes + self._levels()[self.ticks - 1] + self.optimizer_step_bytes
+
+    def _levels(self) -> list[int]:
+        """Return the level at each tick of the recorded step, static bytes left out."""
         change = [0] * (self.ticks + 1)
         for size, birth, death in zip(self.tensors.bytes, self.tensors.birth, self.tensors.death, strict=True):
             change[birth] += size
             change[death] -= size
-        level = list(itertools.accumulate(change))
-        return self.static.total_bytes + max(*level, level[self.ticks - 1] + self.optimizer_step_bytes)
+        return list(itertools.accumulate(change))
 
     def plot(self, *, ax: Axes | None = None) -> Figure:
         """Draw the memory of the plain step and its peak with matplotlib (``pip install "autockpt[plot]"``).

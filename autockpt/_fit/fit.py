@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from .._choose.candidates import Candidates
 from .._choose.candidates.from_plan import find_planned
 from .._choose.frontier import frontier
 from .._choose.peak_breakdown import peak_parts
@@ -23,6 +24,7 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._data.rooflines import host_seconds, is_host_bound
 from .._data.timeline import PeakParts
+from .._replays.two_clocks import TwoClocks
 from ..solvers import simulate
 from .sized import Batches
 from .switches import Switch, switches
@@ -55,6 +57,7 @@ class Row:
         samples: of the batch; None if the profile does not say.
         plan: the cheapest that was found to fit; None if none fits.
         overhead: recompute seconds over the plain step's, on this device.
+        clocks: where the time of the planned step goes there; None without a plan, and for a step with one clock.
         plain_seconds: those of the plain step.
         host_seconds: about what a host takes to launch the step; 0 if it was measured.
         minimum_bytes: the lowest peak of any plan that was found.
@@ -66,6 +69,7 @@ class Row:
     samples: int | None
     plan: Plan | None
     overhead: float
+    clocks: TwoClocks | None
     plain_seconds: float
     host_seconds: float
     minimum_bytes: int
@@ -210,12 +214,14 @@ def _row(
 ) -> Row:
     usable, own = DEVICES[gpu].usable_bytes, priced(gpu, size)
     plan = next((plan for plan in plans.plans if plan.peak_bytes <= usable), None)
+    planned = find_planned(own, plan) if plan is not None and plan.segments else None
     fits, fits_plain = size if plan is not None else 0, size if plan is not None and not plan.segments else 0
     return Row(
         gpu=gpu,
         samples=size,
         plan=plan,
-        overhead=_overhead(own, plan) if plan is not None and plan.segments else 0.0,
+        overhead=0.0 if planned is None else _overhead(planned),
+        clocks=None if planned is None else planned.clocks(range(len(planned.replays))),
         plain_seconds=own.plain_seconds,
         host_seconds=host_seconds(own),
         minimum_bytes=plans.minimum_bytes,
@@ -224,11 +230,9 @@ def _row(
     )
 
 
-def _overhead(priced: Profile, plan: Plan) -> float:
-    """Return what a plan costs with the seconds of `priced`, as a share of the plain step."""
-    replays = find_planned(priced, plan).replays
-    seconds = sum(replay.segment.recompute_seconds for replay in replays)
-    return seconds / priced.plain_seconds if priced.plain_seconds else 0.0
+def _overhead(planned: Candidates) -> float:
+    """Return what recomputing all candidates costs, as a share of the plain step."""
+    return planned.all_seconds / planned.plain_seconds if planned.plain_seconds else 0.0
 
 
 def _beside(priced: Profile, plans: Frontier) -> Iterator[SwitchRow]:
@@ -237,8 +241,8 @@ def _beside(priced: Profile, plans: Frontier) -> Iterator[SwitchRow]:
         ours = next((plan for plan in plans.plans if plan.peak_bytes <= switch.peak_bytes), None)
         yield SwitchRow(
             switch=switch,
-            overhead=switch.recompute_seconds / priced.plain_seconds if priced.plain_seconds else 0.0,
-            ours=None if ours is None else _overhead(priced, ours),
+            overhead=switch.recompute_seconds / switch.plain_seconds if switch.plain_seconds else 0.0,
+            ours=None if ours is None else _overhead(find_planned(priced, ours)),
         )
 
 

@@ -30,12 +30,14 @@ class Switch:
         name: what it does, in words.
         peak_bytes: of the whole step.
         recompute_seconds: per step.
+        plain_seconds: those of the plain step.
         segments: how many calls it recomputes.
     """
 
     name: str
     peak_bytes: int
     recompute_seconds: float
+    plain_seconds: float
     segments: int
 
 
@@ -63,9 +65,14 @@ def switches(profile: Profile) -> Iterator[Switch]:
 def _switch(name: str, index: Index, runs: Sequence[_Run]) -> Switch:
     able = (replay_of(index, run.members, run.idle) for run in runs if not index.reason(run.members))
     replays = [replay for replay in able if replay is not None]
-    judged = simulate(Candidates.of(index, replays).problem, range(len(replays)))
-    seconds = sum(replay.segment.recompute_seconds for replay in replays)
-    return Switch(name=name, peak_bytes=judged.peak_bytes, recompute_seconds=seconds, segments=len(replays))
+    planned = Candidates.of(index, replays)
+    return Switch(
+        name=name,
+        peak_bytes=simulate(planned.problem, range(len(replays))).peak_bytes,
+        recompute_seconds=planned.all_seconds,
+        plain_seconds=planned.plain_seconds,
+        segments=len(replays),
+    )
 
 
 def _cores(index: Index) -> Iterator[_Run]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -121,6 +121,11 @@ class Index:
         ops = self.profile.ops
         casts = (i for i, name in enumerate(ops.name) if name.startswith(CASTS) and not ops.reads[i])
         return frozenset(tensor for i in casts for tensor in ops.makes[i])
+
+    @functools.cached_property
+    def operators_of(self) -> Counter[int]:
+        """By node, how many operators other than views it ran itself."""
+        return Counter(self.op_nodes)
 
     def keys(self, nodes: Iterable[int]) -> tuple[str, ...]:
         """Return nodes as plans write them."""

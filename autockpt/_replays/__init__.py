@@ -8,5 +8,6 @@ parts.py           a run whose replay goes in parts, to any depth
 inside.py          a run whose replay leaves calls inside it to replays of their own
 copies.py          which of two copies of a tensor a member is given
 replay_peak.py     how many bytes of what a replay allocates are alive at once
-replay_seconds.py  how long a replay takes
+replay_seconds.py  how long a replay takes, and what it gives the host to do
+two_clocks.py      how long a step takes whose host launches ahead of its device
 """

@@ -22,7 +22,7 @@ from .._index.profile_index import Index, Members
 from .._link.road import Move
 from .copies import Copies, copies_of
 from .replay_peak import replay_peak
-from .replay_seconds import device_seconds, host_seconds
+from .replay_seconds import NO_WORK, HostWork, device_seconds, host_work
 from .units import NOTHING, UnitsLeft, left_alone
 
 
@@ -45,6 +45,8 @@ class PlannedReplay:
         move: what goes over the link to the host meanwhile, if anything does.
         waits_seconds: the part of the segment's seconds in which the step would wait for the link to the host, if
             nothing else went over it.
+        device_seconds: the part of them in which the device computes, or brings back what is away.
+        host: what it gives the host to do.
     """
 
     members: Members
@@ -59,6 +61,8 @@ class PlannedReplay:
     multiplies: bool
     move: Move | None = None
     waits_seconds: float = 0.0
+    device_seconds: float = 0.0
+    host: HostWork = NO_WORK
 
 
 def replay_of(
@@ -101,6 +105,8 @@ def replay_of(
         tick=min(fills),
         held=tuple(held.items()),
         additions=tuple(additions),
+        device_seconds=sum(each.device_seconds for each in replays),
+        host=HostWork.sum(each.host for each in replays),
         multiplies=any(n not in alone and index.begins(n, end) for n in index.within(members, index.multiplying)),
     )
 
@@ -202,12 +208,16 @@ class _OneReplay:
     Attributes:
         end: tick in forward of the last save that it fills.
         seconds: those of the device and of the host.
+        device_seconds: those of the device alone.
+        host: what it gives the host to do.
         restored: tensors that it brings back.
         additions: as those of `PlannedReplay`.
     """
 
     end: int
     seconds: float
+    device_seconds: float
+    host: HostWork
     restored: frozenset[int]
     additions: tuple[tuple[int, int, int], ...]
 
@@ -238,12 +248,13 @@ def _one_replay(
         ends[release] += index.bytes_of[tensor]
     # What functions left alone save is packed too, though no replay makes it again.
     packed = sum(saves.pack[i] <= end or nodes[i] in alone for i in inside)
+    computes, gathers = device_seconds(index, members, last, alone), sum(each.seconds for each in away.values())
+    host = host_work(index, members, end, packed, left)
     return _OneReplay(
         end=end,
-        seconds=device_seconds(index, members, last, alone)
-        + packed * index.host.save_seconds
-        + host_seconds(index, members, left)
-        + sum(each.seconds for each in away.values()),
+        seconds=computes + packed * index.host.save_seconds + host.around_seconds(index.host) + gathers,
+        device_seconds=computes + gathers,
+        host=host,
         restored=frozenset(tensor for tensor, _ in until),
         additions=(
             (snapshot + peak_bytes, tick, tick + 1),

@@ -19,6 +19,7 @@ from .._data.plan import Segment
 from .._index.profile_index import Index, Members
 from .effects import PlannedReplay, boundary_of, changed_buffers, replay_of, restored, standing_twice
 from .replay_peak import replay_peak
+from .replay_seconds import HostWork
 
 
 def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -> PlannedReplay | None:
@@ -30,7 +31,13 @@ def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -
     whole = replay_of(index, members)
     if whole is None or not inner:
         return whole
-    whole = replace(whole, segment=_segment(index, whole.segment, inner))
+    within = HostWork(members=sum(len(each.members) for each in inner))
+    whole = replace(
+        whole,
+        segment=_segment(index, whole.segment, inner),
+        device_seconds=whole.device_seconds + sum(each.device_seconds for each in inner),
+        host=HostWork.sum([whole.host, within, *(each.host for each in inner)]),
+    )
     saves, inside = index.profile.saves, index.saves_of(members)
     later = {i for each in inner for i in index.saves_of(each.members)}
     alive = [i for i in inside if saves.release[i] > whole.tick]

@@ -20,11 +20,12 @@ import msgspec
 
 from .._data.cuts import parts_of
 from .._data.plan import Segment
+from .._data.rooflines import HostCosts
 from .._index.profile_index import Index, Members
 from .effects import PlannedReplay, boundary_of, changed_buffers, standing_twice, unread_names
 from .inside import with_inner
 from .replay_peak import replay_peak
-from .replay_seconds import host_seconds
+from .replay_seconds import NO_WORK, HostWork, host_work
 
 Cuts = tuple[int, ...]
 
@@ -73,6 +74,7 @@ def _in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: 
         return None
     parts, descended, boundary = [*found.values()], members[: max(found)], boundary_of(index, members)
     held, given = _held_and_given(index, members, boundary, parts)
+    descent = _descent(index, descended)
     tick = min(part.tick for part in parts)
     additions = [each for part in parts for each in part.additions]
     additions += [(index.bytes_of[tensor], tick, until) for tensor, until in given.items()]
@@ -82,14 +84,34 @@ def _in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: 
     return PlannedReplay(
         members=members,
         alone=frozenset(),
-        segment=_segment(index, members, cuts, parts, descended),
+        segment=_segment(index, members, cuts, parts, descent),
         stop=index.nodes[members[-1]].stop,
         end=max(part.end for part in parts),
         tick=tick,
         held=tuple(held.items()),
         additions=tuple(additions),
+        device_seconds=descent.device_seconds + sum(part.device_seconds for part in parts),
+        host=HostWork.sum([descent.host, *(part.host for part in parts)]),
         multiplies=any(part.multiplies for part in parts),
     )
+
+
+class _Descent(NamedTuple):
+    """What the run without saving costs."""
+
+    device_seconds: float = 0.0
+    host: HostWork = NO_WORK
+
+    def seconds(self, costs: HostCosts) -> float:
+        return self.device_seconds + self.host.saves * costs.save_seconds + self.host.around_seconds(costs)
+
+
+def _descent(index: Index, descended: Members) -> _Descent:
+    if not descended:
+        return _Descent()
+    saves, end = len(index.saves_of(descended)), index.nodes[descended[-1]].exit
+    seconds = sum(index.seconds[member] for member in descended)
+    return _Descent(seconds, host_work(index, descended, end, saves))
 
 
 def _held_and_given(
@@ -124,11 +146,9 @@ def _descent_peak(index: Index, descended: Members, given: dict[int, int], bound
     return max(peak_bytes, index.profile.generator_bytes) if draws else peak_bytes
 
 
-def _segment(index: Index, members: Members, cuts: Cuts, parts: Sequence[PlannedReplay], descended: Members) -> Segment:
+def _segment(index: Index, members: Members, cuts: Cuts, parts: Sequence[PlannedReplay], descent: _Descent) -> Segment:
     """Return the segment as a plan names it."""
-    seconds = sum(index.seconds[member] for member in descended)
-    seconds += len(index.saves_of(descended)) * index.host.save_seconds
-    seconds += host_seconds(index, descended) if descended else 0.0
+    seconds = descent.seconds(index.host)
     boundary = boundary_of(index, members)
     return msgspec.structs.replace(
         parts[0].segment,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from autockpt import InvalidFile, Plan, Profile, Refusal, Segment, solve
-from autockpt.solvers import simulate
+from autockpt.solvers import format_bytes, simulate
 from tests.doors import find_candidates, plan_page, profile_page
 from tests.handmade import chain_profile
 
@@ -111,6 +111,10 @@ def test_segments_that_differ_by_layer_share_a_row() -> None:
     ]
 
 
+def renamed(profile: Profile, optimizer: str) -> Profile:
+    return msgspec.structs.replace(profile, optimizer=optimizer)
+
+
 def test_the_optimizer_stands_in_the_report_and_in_the_peak() -> None:
     plain = chain_profile()
     assert "optimizer" not in plain.explain()
@@ -118,6 +122,13 @@ def test_the_optimizer_stands_in_the_report_and_in_the_peak() -> None:
     text = told.explain()
     assert "predicted optimizer step  900.00 MiB  beside its state: AdamW, as it is\n" in text
     assert "recorded plain peak" in plain.explain() and "predicted plain peak" in text
+    without = chain_profile().optimizer_peak_bytes
+    said = " ".join(text.split())
+    assert told.optimizer_peak_bytes == without + 900 * MIB
+    assert f"predicted peak of it {format_bytes(without + 900 * MIB)} which no plan changes" in said
+    assert f"it is {format_bytes(without)}" in said and "fused" not in renamed(told, "Lion").explain()
+    assert f"it is {format_bytes(without)}" in " ".join(Plan().explain(told).split())
+    assert "peak of it" not in msgspec.structs.replace(told, optimizer_step_bytes=0).explain()
     report, problem = profile_page(told).document, find_candidates(told).problem
     assert report["plain_peak_bytes"] == simulate(problem, ()).peak_bytes == problem.steps[-1].base_bytes
     assert simulate(problem, ()).level_bytes[:-1] == simulate(find_candidates(plain).problem, ()).level_bytes

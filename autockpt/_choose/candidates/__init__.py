@@ -22,14 +22,16 @@ from dataclasses import dataclass, replace
 
 from ..._data.errors import NotApplicable
 from ..._data.offload import Offload
+from ..._data.paces import DevicePace, HostPace, paces_of
 from ..._data.profile import Profile
 from ..._index.profile_index import Index
 from ..._link.road import Road
 from ..._link.search import Search, with_waits
 from ..._replays.effects import PlannedReplay
+from ..._replays.two_clocks import TwoClocks, price, simulate
 from ...solvers.baselines import SPARING
 from ...solvers.deadline import NEVER, Deadline
-from ...solvers.problem import Problem, Solution
+from ...solvers.problem import Problem, Solution, Status
 from .moves import later_ends, moves_of, road_of
 from .problem import state_problem
 from .search import find_replays
@@ -127,8 +129,52 @@ class Candidates:
         return replace(self, offload=None, road=None).like(kept)  # no step is cut for a move
 
     def judged(self, solution: Solution) -> Solution:
-        """Return a choice among them with what the device waits for the link."""
-        return with_waits(self.road, self.replays, solution)
+        """Return a choice among them with the seconds that it adds to the step.
+
+        Those are the judge's, and what the device waits for the link; or those of two clocks. That no other choice is
+        cheaper was then proven by a price, and is not known of the step.
+        """
+        planned, plain = self.clocks(solution.chosen), self.clocks(())
+        if planned is None or plain is None:
+            return with_waits(self.road, self.replays, solution)
+        if not solution.chosen:
+            return solution
+        more = max(planned.step_seconds - plain.step_seconds, 0.0)
+        return replace(solution, recompute_seconds=more, status=Status.FEASIBLE, lower_bound_seconds=None)
+
+    @property
+    def paces(self) -> tuple[HostPace, DevicePace] | None:
+        """How fast host and device are; None for a step with one clock, and where other streams may copy."""
+        return paces_of(self.index.profile) if self.offload is None else None
+
+    def clocks(self, chosen: Iterable[int]) -> TwoClocks | None:
+        """Return where the time of the step under a choice goes; None for a step with one clock."""
+        return self.paces and simulate(self.index, [self.replays[i] for i in chosen], *self.paces)
+
+    def priced(self, share: float) -> Candidates:
+        """Return them at other prices: the device's seconds, and this share of the host's; the same for one clock."""
+        if self.paces is None:
+            return self
+        priced = tuple(
+            replace(candidate, recompute_seconds=price(replay, *self.paces, share))
+            for candidate, replay in zip(self.problem.candidates, self.replays, strict=True)
+        )
+        return replace(self, problem=replace(self.problem, candidates=priced))
+
+    @property
+    def all_seconds(self) -> float:
+        """What recomputing all of them adds to the step: on two clocks, where it has two."""
+        clocks, plain = self.clocks(range(len(self.replays))), self.clocks(())
+        if clocks is None or plain is None:
+            return sum(replay.segment.recompute_seconds for replay in self.replays)
+        return max(clocks.step_seconds - plain.step_seconds, 0.0)
+
+    @property
+    def plain_seconds(self) -> float:
+        """Seconds of the plain step: as measured; where nothing ran, on two clocks if it has two."""
+        profile = self.index.profile
+        plain = self.clocks(()) if profile.mode == "fake" else None
+        return profile.plain_seconds if plain is None else plain.step_seconds
 
     def waiting(self) -> Candidates:
         """Return those for whose moves the step waits, and those that move nothing: what comes first."""

@@ -19,7 +19,7 @@ from ...solvers import simulate
 from ...solvers.units import format_bytes, format_like, format_seconds
 from ..page import BRIEF, Page, PageTable, counted, filled
 from .chart import timeline_chart
-from .common import budget_of, shared_by
+from .common import budget_of, pace, shared_by
 from .tree import SMALL, saved_inside, walk
 
 MOST_LINES, MOST_ROWS = 15, 5
@@ -86,14 +86,16 @@ def _with_figures(plan: Plan, profile: Profile) -> Plan:
     if plan.peak_bytes:
         return plan
     planned = find_planned(profile, plan)
-    segments = [replay.segment for replay in planned.replays]
+    every = range(len(planned.replays))
+    clocks = planned.clocks(every)
     return msgspec.structs.replace(
         plan,
         model=plan.model or profile.model,
-        peak_bytes=simulate(planned.problem, range(len(segments))).peak_bytes,
+        peak_bytes=simulate(planned.problem, every).peak_bytes,
         plain_peak_bytes=profile.plain_peak_bytes,
-        recompute_seconds=sum(segment.recompute_seconds for segment in segments),
-        plain_seconds=profile.plain_seconds,
+        recompute_seconds=planned.all_seconds,
+        plain_seconds=planned.plain_seconds,
+        host_pace_seconds=None if clocks is None else clocks.host_pace_seconds,
         profile_mode=profile.mode,
     )
 
@@ -228,6 +230,8 @@ def _figures(plan: Plan) -> Iterator[Callable[[int], str]]:
         after = format_seconds(plan.plain_seconds + plan.recompute_seconds)
         more = f"{format_seconds(plan.recompute_seconds)} more{bound}"
         rows.append(("step", format_seconds(plan.plain_seconds), after, more))
+    if said := pace(plan):
+        rows[-1] = (*rows[-1][:3], f"{rows[-1][3]}; {said}")
     yield functools.partial(_beside, rows)
 
 

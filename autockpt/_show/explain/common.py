@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..._data.keys import label
+from ..._data.paces import ONE_CLOCK
 from ..._data.plan import Plan
+from ..._data.profile import Profile
 from ..._data.world import World
+from ...solvers.units import format_seconds
 from ..page import counted
 
 MODES = {
@@ -21,6 +24,9 @@ WAYS = {
     "ddp": "DistributedDataParallel",
     "whole": "the whole model on each",
 }
+
+FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
+"""Optimizers of torch that take `fused=True`."""
 
 _NAMED = 6  # calls named for each reason; the rest are counted
 
@@ -64,3 +70,39 @@ def budget_of(plan: Plan) -> object:
 def how_timed(profile_mode: str | None) -> str:
     """Say where the seconds of a plain step come from."""
     return "predicted" if profile_mode == "fake" else "recorded"
+
+
+def pace(plan: Plan) -> str:
+    """Say which clock sets the pace of a planned step, and for how much of it; empty for a step with one clock."""
+    if plan.host_pace_seconds is None:
+        return ""
+    return paced(plan.host_pace_seconds, plan.plain_seconds + plan.recompute_seconds)
+
+
+def paced(host_seconds: float, step_seconds: float) -> str:
+    """Say whether the host sets the pace of a step in so many of its seconds, or the device."""
+    host_seconds = min(host_seconds, step_seconds)
+    who, most = max(("host", host_seconds), ("device", step_seconds - host_seconds), key=lambda each: each[1])
+    return f"the {who} sets the pace: {format_seconds(most)} of {format_seconds(step_seconds)}"
+
+
+def why_one_clock(plan: Plan, profile: Profile) -> str:
+    """Say why a device's step is not simulated with its host; empty where it is, or where it has no device."""
+    if plan.host_pace_seconds is not None or profile.device in ONE_CLOCK:
+        return ""
+    other = "ranks wait for each other" if profile.is_shared else "other streams may copy beside it"
+    return f"the device's alone: {other}"
+
+
+def optimizer_step(profile: Profile, in_unit: Callable[[int], str]) -> Iterator[tuple[str, str, str]]:
+    """Yield what an optimizer's step needs, its peak if that is something, and what a fused one would change."""
+    if profile.optimizer:
+        needed = in_unit(profile.optimizer_step_bytes)
+        yield "predicted optimizer step", needed, f"beside its state: {profile.optimizer}"
+    if not profile.optimizer_step_bytes:
+        return
+    said = "which no plan changes"
+    if profile.optimizer.partition(",")[0] in FUSED:
+        without = in_unit(profile.optimizer_peak_bytes - profile.optimizer_step_bytes)
+        said += f"; with fused=True, other kernels that need nothing beside their tensors, it is {without}"
+    yield "predicted peak of it", in_unit(profile.optimizer_peak_bytes), said

@@ -7,13 +7,14 @@ from dataclasses import asdict
 
 from ..._choose.peak_breakdown import advise
 from ..._data.devices import CONTEXT_BYTES, MARGIN, Gpu
+from ..._data.paces import ASSUMED
 from ..._data.profile import Profile
 from ..._fit.fit import MOST_SAMPLES, Fit, Row
 from ..._fit.held import held_by
 from ..._fit.switches import FELL
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Page, PageTable, counted
-from .common import shared_by
+from .common import paced, shared_by
 from .names import place
 
 MEANT = {
@@ -189,6 +190,11 @@ def _host(found: Fit) -> Iterator[str]:
             f"its host about {host} to launch them. How much slower a plan is depends on the host then; such steps "
             "took up to four times as long on an H100. A larger batch changes that"
         )
+    for row in found.rows:
+        if row.clocks is not None and not row.host_bound:
+            said = paced(row.clocks.host_pace_seconds, row.clocks.step_seconds)
+            yield f"{row.gpu}: {said} with its plan; {ASSUMED}"
+            return
 
 
 def _notes(found: Fit) -> Iterator[str]:

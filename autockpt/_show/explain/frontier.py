@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..._data.frontier import Frontier
+from ..._data.paces import ASSUMED
 from ...solvers.units import format_bytes, format_seconds
 from ..page import YELLOW, Bar, Page, PageTable
-from .common import MODES, by_reason, caveats, how_timed
+from .common import MODES, by_reason, caveats, how_timed, pace
 
 
 def frontier_page(frontier: Frontier) -> Page:
@@ -19,6 +20,9 @@ def frontier_page(frontier: Frontier) -> Page:
         ("predicted minimum", format_bytes(frontier.minimum_bytes), least),
         (f"{how_timed(plain.profile_mode)} plain step", format_seconds(plain.plain_seconds), ""),
     ]
+    if lowest.host_pace_seconds is not None:
+        host = format_seconds(lowest.host_pace_seconds)
+        figures.append(("predicted at the host's pace", host, f"at the minimum {pace(lowest)}; {ASSUMED}"))
     if plain.profile_mode:
         figures.append(("profile", plain.profile_mode, MODES[plain.profile_mode]))
     where = [f"The minimum stands at {frontier.dominated_by}"] if frontier.dominated_by else []
@@ -55,6 +59,7 @@ def _rows(frontier: Frontier) -> list[dict[str, object]]:
             "freed_bytes": frontier.plain_peak_bytes - plan.peak_bytes,
             "recompute_seconds": plan.recompute_seconds,
             "recompute_overhead": plan.recompute_overhead,
+            "host_pace_seconds": plan.host_pace_seconds,
             "gap": plan.gap,
             "segments": len(plan.segments),
             "solver": plan.solver,

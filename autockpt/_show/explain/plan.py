@@ -8,16 +8,18 @@ from typing import Any
 
 import msgspec
 
+from ..._choose.candidates.from_plan import find_planned
 from ..._choose.timeline import predict_timeline
 from ..._data.cuts import levels_of
 from ..._data.goal import Goal
+from ..._data.paces import ASSUMED
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
 from ...solvers.units import format_like, format_seconds
 from ..page import YELLOW, Bar, Page, PageTable, counted
 from .chart import timeline_chart
-from .common import MODES, budget_of, by_reason, caveats, how_timed
+from .common import MODES, budget_of, by_reason, caveats, how_timed, optimizer_step, pace, why_one_clock
 from .decisions import Activations, decide, decision_table
 from .names import inner_labels, span_of_segments, unit_labels, without_layer
 
@@ -70,7 +72,7 @@ def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
     blocks: list[str | PageTable | Callable[[int], str]] = []
     if profile is not None:
         timeline, activations = predict_timeline(profile, plan), decide(profile, plan)
-        plan = _completed(plan, profile, timeline, activations)
+        plan = _completed(plan, profile, timeline)
         asked = budget_of(plan)
         chart = functools.partial(timeline_chart, timeline, asked=asked)
         blocks = [chart, decision_table(activations, plan.model, asked)]
@@ -84,7 +86,7 @@ def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
     same = ("model", "solver", "status", "gap", "choice_gap", "lower_bound_seconds", "profile_mode", "goal")
     return Page(
         title=f"Plan for {plan.model or 'any model'}, {made_by}",
-        figures=list(_figures(plan, activations)),
+        figures=list(_figures(plan, activations, profile)),
         blocks=[*blocks, *_recomputed(rows, plan), *caveats(refused, plan.notes)],
         document={
             "kind": "plan",
@@ -95,6 +97,7 @@ def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
             "predicted_recompute_seconds": plan.recompute_seconds,
             "predicted_recompute_overhead": plan.recompute_overhead,
             "recorded_plain_seconds": plan.plain_seconds,
+            "predicted_host_pace_seconds": plan.host_pace_seconds,
             "pinned_keep": plan.pinned_keep,
             "pinned_recompute": plan.pinned_recompute,
             "segments": rows,
@@ -106,15 +109,18 @@ def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
     )
 
 
-def _completed(plan: Plan, profile: Profile, timeline: MemoryTimeline, activations: Activations) -> Plan:
+def _completed(plan: Plan, profile: Profile, timeline: MemoryTimeline) -> Plan:
     """Add the figures that a plan written by hand lacks, or a note if the plan was made from another profile."""
     if not plan.peak_bytes:  # written by hand: nothing was predicted yet
+        planned = find_planned(profile, plan)
+        clocks = planned.clocks(range(len(planned.replays)))
         return msgspec.structs.replace(
             plan,
             peak_bytes=timeline.peak_bytes,
             plain_peak_bytes=predict_timeline(profile, Plan()).peak_bytes,
-            recompute_seconds=activations.rows[0].recompute_seconds,
-            plain_seconds=profile.plain_seconds,
+            recompute_seconds=planned.all_seconds,
+            plain_seconds=planned.plain_seconds,
+            host_pace_seconds=None if clocks is None else clocks.host_pace_seconds,
             profile_mode=profile.mode,
         )
     if plan.peak_bytes == timeline.peak_bytes:
@@ -143,7 +149,7 @@ def _segment_rows(plan: Plan) -> Iterator[SegmentRow]:
         )
 
 
-def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, str]]:
+def _figures(plan: Plan, found: Activations | None, profile: Profile | None) -> Iterator[tuple[str, str, str]]:
     goal, budget_bytes, in_unit = plan.goal, plan.budget_bytes, functools.partial(format_like, amount=budget_of(plan))
     if goal is not None and goal.budget_bytes is None:
         overhead, budget_bytes = goal.max_overhead, None
@@ -154,12 +160,18 @@ def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, 
         share = f"{plan.peak_bytes / budget_bytes:.1%} of the budget" if budget_bytes else ""
         yield "predicted peak", in_unit(plan.peak_bytes), share
         yield "predicted plain peak", in_unit(plan.plain_peak_bytes), ""
+    if profile is not None and profile.optimizer_step_bytes:
+        yield from optimizer_step(profile, in_unit)
     if plan.plain_seconds:
         more = ", moves included" if plan.offload is not None else ""
         yield "predicted recompute", format_seconds(plan.recompute_seconds), f"per step{more}"
         seconds, how = format_seconds(plan.plain_seconds), how_timed(plan.profile_mode)
         plain = f"of the plain step, {seconds} as {how}"
         yield "predicted recompute overhead", f"{plan.recompute_overhead:.1%}", plain
+        if plan.host_pace_seconds is not None:
+            yield "predicted at the host's pace", format_seconds(plan.host_pace_seconds), f"{pace(plan)}; {ASSUMED}"
+        elif alone := why_one_clock(plan, profile) if profile is not None else "":
+            yield "seconds", "one clock", alone
         if plan.lower_bound_seconds is not None and plan.segments:
             least = format_seconds(plan.lower_bound_seconds)
             yield "least by any method", least, "operator by operator, the host's time not counted"

@@ -12,7 +12,7 @@ from ..._data.timeline import PARTS
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, PageTable, counted
 from .chart import timeline_chart
-from .common import MODES, by_reason, caveats, how_timed, shared_by
+from .common import MODES, by_reason, caveats, how_timed, optimizer_step, shared_by
 from .tree import SMALL, TreeRow, saved_inside, walk
 
 
@@ -82,9 +82,7 @@ def _figures(profile: Profile, activation_bytes: int) -> Iterator[tuple[str, str
     named = ", ".join(f"{name} {format_bytes(size)}" for name, size in _static(profile).items() if size)
     yield f"{'predicted' if profile.optimizer else how} plain peak", peak, ""
     yield "of it static", format_bytes(profile.static.total_bytes), named
-    if profile.optimizer:
-        needed = format_bytes(profile.optimizer_step_bytes)
-        yield "predicted optimizer step", needed, f"beside its state: {profile.optimizer}"
+    yield from optimizer_step(profile, format_bytes)
     yield f"{how} activations", format_bytes(activation_bytes), "saved for backward, each storage once"
     yield f"{how} plain step", format_seconds(profile.plain_seconds), ""
     yield "mode", profile.mode, MODES[profile.mode]

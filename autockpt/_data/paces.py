@@ -1,0 +1,121 @@
+"""How fast a host launches and a device computes, for steps on two clocks (`_replays/two_clocks.py`). No torch.
+
+A pace is a set of constants. Those of one H100 and its host are measured (`benchmarks/two_clocks`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from .rooflines import IDLE_HOST, HostCosts
+
+if TYPE_CHECKING:
+    from .profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPace:
+    """What the host of a device takes, in seconds.
+
+    Attributes:
+        forward_seconds: to launch a kernel in forward or in a replay: Python, the router of operators, the launch.
+        backward_seconds: to launch a kernel of backward, where no Python runs.
+        forward_kernels: kernels of an operator of forward.
+        backward_kernels: kernels of backward for each kernel of forward.
+        costs: what the host does beside launching, where something is recomputed.
+        optimizer_seconds: to launch the optimizer's step; 0 for a step without.
+        optimizer_kernels: kernels of that.
+        compared_kernels: kernels for each saved tensor of a segment whose replay is compared, in forward and again in
+            the replay.
+    """
+
+    forward_seconds: float
+    backward_seconds: float
+    forward_kernels: float = 1.12
+    backward_kernels: float = 2.2
+    costs: HostCosts = field(default_factory=HostCosts)
+    optimizer_seconds: float = 0.0
+    optimizer_kernels: int = 0
+    compared_kernels: float = 0.0
+
+    def launching_seconds(self, operators: int) -> float:
+        """Return what it takes to launch forward and backward of so many operators."""
+        backward_seconds = self.backward_kernels * self.backward_seconds
+        return operators * self.forward_kernels * (self.forward_seconds + backward_seconds)
+
+    def scaled(self, by: float) -> HostPace:
+        """Return the pace of a host that takes so many times as long for everything."""
+        return replace(
+            self,
+            forward_seconds=self.forward_seconds * by,
+            backward_seconds=self.backward_seconds * by,
+            costs=self.costs.scaled(by),
+            optimizer_seconds=self.optimizer_seconds * by,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePace:
+    """What a device takes.
+
+    Attributes:
+        slowdown: seconds of forward's operators over those of the profile.
+        backward_slowdown: the same of backward.
+        gap_seconds: between two kernels, also where both are queued.
+        optimizer_seconds: of the optimizer's step; 0 for a step without.
+        compared_bytes_per_second: at which a comparison reads saved tensors.
+    """
+
+    slowdown: float = 1.0
+    backward_slowdown: float = 1.0
+    gap_seconds: float = 0.0
+    optimizer_seconds: float = 0.0
+    compared_bytes_per_second: float = 1e12
+
+
+GAP_SECONDS = 2.2e-6
+"""Between two kernels that were both queued, on an H100."""
+
+H100_HOST = HostPace(
+    forward_seconds=39.4e-6,
+    backward_seconds=31.2e-6,
+    forward_kernels=1.11,
+    backward_kernels=1.96,
+    costs=HostCosts(
+        replay_seconds=390e-6, member_seconds=60e-6, save_seconds=15.6e-6, kept_seconds=82e-6, mode_seconds=52e-6
+    ),
+)
+"""The host of one H100, of two Llamas in eager mode, the mean of both (`benchmarks/two_clocks`).
+
+A segment took 650 microseconds of it and a save 26 on 2026-11-26. Since then frames take 0.6 of what they took, on a
+CPU (`benchmarks/host_cost`). A unit, and what a mode meets, take what a plan with 62 kept functions took there.
+"""
+
+H100_SLOWDOWN = DevicePace(slowdown=1.41, backward_slowdown=1.33, gap_seconds=GAP_SECONDS)
+"""A step on that H100 over the roofline, of the Llama that the device paces; the small one takes 1.58 and 1.44."""
+
+H100_HOST_SLOWDOWN = 0.74
+"""How many times as long that host takes as the one of `rooflines.ON_CPU`."""
+
+
+ONE_CLOCK = ("cpu", IDLE_HOST)
+"""Devices without a host that launches ahead of them."""
+
+ASSUMED = "the host's seconds are assumed as on one H100"
+"""What is said where a profile does not have them."""
+
+
+def paces_of(profile: Profile) -> tuple[HostPace, DevicePace] | None:
+    """Return how fast host and device are; None for a step whose seconds are those of one clock.
+
+    On a CPU both clocks are one. Where ranks wait for each other, seconds are the device's alone. What the profile does
+    not say is assumed to be as on one H100. A measured step took at least as long as its host launched.
+    """
+    if profile.device in ONE_CLOCK or profile.is_shared:
+        return None
+    if profile.mode == "fake":
+        return H100_HOST, H100_SLOWDOWN
+    host = H100_HOST.scaled((profile.host_slowdown or H100_HOST_SLOWDOWN) / H100_HOST_SLOWDOWN)
+    launching = host.launching_seconds(len(profile.ops))
+    return host.scaled(min(profile.plain_seconds / launching, 1.0) if launching else 1.0), DevicePace()
