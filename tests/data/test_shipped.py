@@ -82,7 +82,7 @@ def rows() -> list[ParameterSet]:
 @pytest.mark.parametrize(("name", "solver"), rows())
 def test_every_solver_solves_it(name: str, solver: str) -> None:
     problem, budget_bytes = quarter_of_the_way_down(name)
-    if solver == "none":
+    if solver in ("none", "never", "except_last"):  # of one microbatch, the last one is all
         with pytest.raises(Infeasible) as lowest:
             solve(problem, budget_bytes, solver=solver)
         assert lowest.value.minimum_bytes == recorded()[name].plain_peak_bytes > budget_bytes
