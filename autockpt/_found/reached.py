@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -122,8 +123,14 @@ class ReachedState(ModuleState):
         super().__init__(None, None, given.values(), reached=reached)
 
     def named(self, prefix: str) -> dict[str, nn.Module]:
-        """Return the modules that it reaches, each with a name that says only where they were found."""
-        return {f"{prefix}: {type(found[0]).__name__} {number}": found[0] for number, found in enumerate(self._tree)}
+        """Return the modules that it reaches by their classes, equal ones by a number too."""
+        times: Counter[str] = Counter()
+        named: dict[str, nn.Module] = {}
+        for module, *_ in self._tree:
+            name = f"{prefix}: {type(module).__name__}" if prefix else f"the module {type(module).__name__}"
+            named[f"{name} {times[name]}" if times[name] else name] = module
+            times[name] += 1
+        return named
 
     def code(self) -> object:
         """Return the function without what it closes over."""

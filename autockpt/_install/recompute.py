@@ -42,7 +42,8 @@ def recompute(function: Callable[P, R]) -> Callable[P, R]:
     call around it, and plans choose nothing inside. It may be used as a decorator.
 
     The first call is compared with its replay. A function that cannot be replayed exactly is kept from then on, and the
-    logger ``autockpt`` names it.
+    logger ``autockpt`` names it. Later calls are compared only now and then: a global number that begins to change
+    between forward and backward is not seen at once. Hand such values over as arguments.
 
     Args:
         function: a function, a method, a partial or a module.
@@ -69,7 +70,11 @@ def recompute(function: Callable[P, R]) -> Callable[P, R]:
         bound: Any = types.MethodType(recompute(function.__func__), function.__self__)
         return bound  # type: ignore[no-any-return]
     if isinstance(function, nn.Module):
-        called: Any = types.MethodType(recompute(_call), function)
+        again = recompute(_call)
+        again.__name__ = (
+            "__call__"  # which a pickle has in its place: it holds the plain module, and needs nothing of ours
+        )
+        called: Any = types.MethodType(again, function)
         return called  # type: ignore[no-any-return]
 
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

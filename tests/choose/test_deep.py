@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -31,3 +32,11 @@ def test_two_thousand_blocks_have_a_plan(solver: str) -> None:
     profile = row_profile([16 * MIB] * 2048)
     plan = autockpt.solve(profile, "min", solver=solver)
     assert plan.peak_bytes <= (2 * math.sqrt(2048) + 1) * profile.plain_peak_bytes / 2048
+
+
+@pytest.mark.parametrize("solver", ["uniform:2", "block:2", "always", "except_last", "never"])
+def test_a_model_that_is_one_block_has_named_plans_too(solver: str) -> None:
+    """Its chain is the model's own call. `uniform:2` ended in a ValueError."""
+    layers = (torch.nn.Linear(16, 16) for _ in range(6))
+    profile = autockpt.profile(torch.nn.Sequential(*layers), torch.randn(64, 16))
+    assert autockpt.solve(profile, "1GB", solver=solver).segments == ()

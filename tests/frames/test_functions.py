@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -633,3 +634,29 @@ def test_apply_counts_it(budget: str) -> None:
     assert plan.own_replays.startswith(
         "the model recomputes Part.mlp itself, with autockpt.recompute in the forward of"
     )
+
+
+def test_a_pickle_of_a_model_that_recomputes_a_part_holds_the_plain_model() -> None:
+    """It could be written, and not be read: the file named a private function at the part."""
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH))
+    model.__dict__["again"] = autockpt.recompute(model[0])
+    found = pickle.loads(pickle.dumps(model))
+    assert torch.equal(found.again(torch.ones(2, WIDTH)), model(torch.ones(2, WIDTH)))
+    assert found.again.__self__ is found[0]
+
+
+def test_what_changes_is_named_by_the_class_of_its_module(caplog: pytest.LogCaptureFixture) -> None:
+    """The name began with a colon, and ended in a number."""
+
+    class Remembers(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(WIDTH, WIDTH)
+            self.history: list[int] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.history.append(len(self.history))
+            return super().forward(x).tanh()
+
+    again = autockpt.recompute(Remembers())
+    again(torch.ones(2, WIDTH)).sum().backward()
+    assert "since it changes the module Remembers.history" in caplog.text

@@ -31,8 +31,9 @@ def runs_of_layers(index: Index, problem: Problem, solver: str) -> Iterator[Plan
     for chain in layer_chains(problem) if length > 1 else ():
         for first in range(0, len(chain.elements), length):
             last = min(first + length, len(chain.elements)) - 1
-            if chain.siblings(first, last):
-                row = rows[problem.calls[chain.elements[first]].parent]
+            parent = problem.calls[chain.elements[first]].parent
+            if parent >= 0 and chain.siblings(first, last):  # a chain may be the model's own call alone
+                row = rows[parent]
                 start, stop = (row.index(chain.elements[place]) for place in (first, last))
                 run = tuple(row[start : stop + 1])
                 replay = None if index.reason(run) else replay_of(index, run)
