@@ -55,8 +55,7 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
     honouring = _moving(candidates, moved, honouring)
     for node in _outermost(index, again):
         if why := _why_not(candidates, node, keeping, honouring, pins):
-            key = index.nodes[node].key
-            raise PinError(f"{key!r}, which matches recompute={again[node]!r}, cannot be recomputed: {why}")
+            raise PinError(f"{_named(index, node, again[node])}, cannot be recomputed: {why}")
     required = _outermost(index, (*again, *moved))
     for left in (_by_themselves(candidates, required, by_hand, honouring), honouring):
         found = _requiring(candidates, left, required)
@@ -81,7 +80,7 @@ def _saving(index: Index, again: dict[int, str]) -> dict[int, str]:
     for node, pattern in again.items():
         if pattern not in saving.values():
             raise PinError(
-                f"{index.nodes[node].key!r}, which matches recompute={pattern!r}, cannot be recomputed: it saves "
+                f"{_named(index, node, pattern)}, cannot be recomputed: it saves "
                 f"nothing for backward, so that {FREES_NOTHING}. Name a function that saves something"
             )
     return saving
@@ -232,12 +231,18 @@ def _refuse_both(index: Index, kept: dict[int, str], again: dict[int, str]) -> N
         while around >= 0 and around not in kept:
             around = index.nodes[around].parent
         if around >= 0:
-            key, other = index.nodes[node].key, index.nodes[around].key
-            where = "matches" if around == node else f"lies in {other!r}, which matches"
+            other = repr(index.nodes[around].key) if around else "the model"
+            where = "matches" if around == node else f"lies in {other}, which matches"
             raise PinError(
-                f"{key!r} matches recompute={pattern!r} and {where} keep={kept[around]!r}: "
+                f"{index.nodes[node].key!r} matches recompute={pattern!r} and {where} keep={kept[around]!r}: "
                 "it cannot be both recomputed and kept"
             )
+
+
+def _named(index: Index, node: int, pattern: str) -> str:
+    """Return how a message names something to recompute; `pattern` is what the user wrote."""
+    key = repr(index.nodes[node].key)
+    return f"{key}, which matches recompute={pattern!r}" if pattern else f"{key} of the model, which recompute='' names"
 
 
 def _outermost(index: Index, nodes: Iterable[int]) -> tuple[int, ...]:

@@ -122,7 +122,10 @@ def test_drawn_pins_are_honoured_or_refused(keep: set[str], recompute: set[str],
         ({"keep": "H.0"}, r"matches 'H\.0'"),
         ({"keep": "h.0#1"}, r"matches 'h\.0#1'; the nearest names are .*'h\.0#0'"),
         ({"keep": "lm_head"}, "matches 'lm_head'; none has a name like it"),
-        ({"keep": "", "recompute": "h.0"}, "'h.0#0' matches recompute='h.0' and lies in '#0', which matches keep=''"),
+        (
+            {"keep": "", "recompute": "h.0"},
+            "'h.0#0' matches recompute='h.0' and lies in the model, which matches keep=''",
+        ),
         ({"keep": [3]}, "a pin is a pattern of qualified names, such as .* got 3"),
         (
             {"keep": "*.mlp", "recompute": "h.2.*"},
