@@ -10,6 +10,7 @@ The last ones before training ends are read by nobody.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -46,7 +47,8 @@ class Late(NamedTuple):
     tensors: Sequence[Compared]
 
 
-class _Unread(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unread:
     turn: int
     segment: int
     tensors: Sequence[Compared]
@@ -78,7 +80,10 @@ class Verdicts:
     def read(self, segment: int) -> Late | None:
         """Return what a replay of an earlier step made differently, as far as a replay of `segment` is to tell it."""
         for each in [each for each in self.unread if self._is_due(each, segment)]:
-            self.unread.remove(each)
+            try:
+                self.unread.remove(each)
+            except ValueError:  # the thread of another device has read it
+                continue
             if wrong := _unlike(each.tensors, each.arrival.read()):
                 return Late(each.segment, wrong)
         return None
