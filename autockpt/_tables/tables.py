@@ -87,7 +87,8 @@ def _calls(flow: Flow, found: Lifetimes, at: Mapping[Place, float]) -> tuple[Cal
         ops = flow.ops_in(span)
         # Also what changes after the call: hooks and other calls of the module write while its replay is to come.
         until_backward = range(ops.start, len(flow.ops))
-        changed = [storage for storage in flow.buffers & flow.writes_of.keys() if flow.written([storage], until_backward)]
+        written = flow.buffers & flow.writes_of.keys()
+        changed = [storage for storage in written if flow.written([storage], until_backward)]
         records.append(
             CallRecord(
                 name=seen.name,
