@@ -10,9 +10,10 @@ sandbox.py      leaving no trace
 runs.py         the watched step
 timing.py       forwards and steps of their own, for the seconds
 host_speed.py   how slow this machine's host is
-in_place.py     a user's own step, recorded; recorded.py is what it was, excerpt.py finds what of the tape is of it
+in_place.py     a user's own step, written down; recorded.py is what it was
+written.py      what is written down
+attribute.py    whose bytes each storage is
 timed.py        a user's own step, timed
-prelude.py      what a loop makes before it calls the model
 alive.py        what is alive of a class, found while other threads run
 fake.py         clock and model where nothing runs
 left_over.py    fake tensors that a user's own code keeps
