@@ -164,7 +164,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._ranks.by_hand import what_runs
     from autockpt._ranks.pipeline import Pipeline
     from autockpt._record import alive, host_speed, in_place, recorder, timing
-    from autockpt._record import build as record_build
+    from autockpt._record import recorded as record_recorded
     from autockpt._record.attribute import Attributed, attribute, events_of
     from autockpt._record.fake import RooflineClock
     from autockpt._record.loss import assumed_loss
@@ -172,7 +172,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._record.recorder import profiles_for, record_step
     from autockpt._record.step import Arguments, training_step
     from autockpt._record.switches import one_sequence_a_row
-    from autockpt._record.written import Stood, Written
+    from autockpt._record.written import HeldBy, Stood, Written
     from autockpt._stash import arenas as stash_arenas
     from autockpt._stash import open_stash
     from autockpt._stash import pieces as stash_pieces
@@ -202,6 +202,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.step import MOST_FORWARDS
     from autockpt._train.ways import Ways
     from autockpt._watch import observer
+    from autockpt._watch.marks import Mark, MarkKind
     from autockpt._watch.observer import Observer
     from autockpt._watch.routing import routed_operators as operator_routing
     from autockpt._watch.static import StaticStorages

@@ -1,16 +1,17 @@
 """Recording: from a model and a batch to a profile.
 
-    a step ── `_watch` ──▶ SeenStep ── `_tables` ──▶ tables ── build.py ──▶ Profile
+    a step ── `_watch` ──▶ Written ── attribute.py ──▶ SeenStep ── `_tables` ──▶ tables ── recorded.py ──▶ Profile
 
 recorder.py     `profile`: what runs, and what becomes of it
-build.py        what was seen of a step, as a profile
+static.py       what stands before a step
 step.py         the training step that is recorded
 loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
-runs.py         the watched step
 timing.py       forwards and steps of their own, for the seconds
 host_speed.py   how slow this machine's host is
-in_place.py     a user's own step, written down; recorded.py is what it was
+in_place.py     a user's own step, written down
+runs.py         a step of our own, written down
+recorded.py     what was recorded, and its profile
 written.py      what is written down
 attribute.py    whose bytes each storage is
 timed.py        a user's own step, timed

@@ -13,8 +13,8 @@ A loop that is told of wrongly is a row of the table in `tests/record/test_attri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -22,11 +22,12 @@ import msgspec
 from .._data.tables import Static
 from .._device import Event
 from .._ranks.buckets import buckets_among
-from .written import Stood, Written
+from .._watch.marks import MarkKind
+from .written import HeldBy, Written
 
 Whose = Literal[
     "model", "gradient", "held", "replaced", "graph", "failed", "loop", "older", "cast", "given",
-    "step", "optimizer", "bucket", "left",
+    "step", "optimizer", "bucket", "left", "workspace", "lost", "recorder",
     "next", "between",
 ]  # fmt: skip
 """Whose bytes a storage is. From before the step:
@@ -44,10 +45,13 @@ given       arguments of the step's later forwards
 
 Allocated in the step:
 
-step        what it frees; gradients; workspaces of operators
+step        what it frees, and gradients
 optimizer   the optimizer's state, which later steps use again
 bucket      buckets of DistributedDataParallel, which later steps use again
 left        what else is there when the next step begins
+workspace   what operators keep for themselves, as cuBLAS does in a first step, which later steps use again
+lost        what a thread that no tape sees has freed: taken to be freed at once
+recorder    what recording itself allocates
 
 Allocated after it, until the next one begins:
 
@@ -58,8 +62,11 @@ between     all else: an evaluation, a few numbers for a log, and what counts el
 STARTS: frozenset[Whose] = frozenset({"gradient", "replaced", "graph", "loop", "cast", "left"})
 """Of these what stood before the step is allocated as the step begins, and may be freed in it."""
 
-ASIDE: frozenset[Whose] = frozenset({"optimizer", "bucket", "next", "between"})
-"""Allocations of these are not of the step."""
+OF_STEP: frozenset[Whose] = frozenset({"step", "left", "lost"})
+"""Allocations of these are the step's."""
+
+OWN_WORK: frozenset[MarkKind] = frozenset({"aside", "release", "ready", "held", "gathered", "found"})
+"""At these markers the recorder's own work, which an ``aside`` begins, is not over."""
 
 NUMBER_BYTES = 512
 """What one number takes on a device; on a host it takes less. Such small tensors do not count: a loop keeps some of
@@ -74,14 +81,14 @@ class Storage(NamedTuple):
         bytes: its size.
         whose: whose bytes it is.
         born: the event that allocates it; -1 if it stood before the step.
-        died: the event that frees it; -1 if there is none.
+        copy: whether it is a copy of a saved tensor, as which it counts.
     """
 
     key: int
     bytes: int
     whose: Whose
     born: int = -1
-    died: int = -1
+    copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +107,20 @@ class Attributed:
         """Return the sizes of the storages that are somebody's, in order."""
         return [each.bytes for each in self.storages if each.whose in whose]
 
-    def standing(self, counted: Static, bucket_bytes: int) -> Static:
-        """Return the bytes that stand under the step.
+    def of_step(self) -> list[Storage]:
+        """Return the storages that are tensors of the step's profile, in the order of their numbers there."""
+        began = [each for each in self.storages if each.born < 0 and each.whose in STARTS]
+        own = (each for each in self.storages if each.born >= 0 and each.whose in OF_STEP and not each.copy)
+        return began + sorted(own, key=lambda each: each.born)
 
-        Args:
-            counted: those of the model and its batch.
-            bucket_bytes: those of all buckets of DistributedDataParallel.
-        """
+    def standing(self, counted: Static) -> Static:
+        """Return the bytes that stand under the step, given those that are counted for the model and its batch."""
         left_bytes = unlike_bytes(self.bytes_of("left"), self.bytes_of("loop")) - sum(self.bytes_of("replaced"))
+        other_bytes = max(left_bytes, 0) + sum(self.bytes_of("held", "workspace"))
         return msgspec.structs.replace(
             counted,
             input_bytes=counted.input_bytes + sum(self.bytes_of("given")),
-            other_bytes=counted.other_bytes + bucket_bytes + max(left_bytes, 0) + sum(self.bytes_of("held")),
+            other_bytes=counted.other_bytes + other_bytes,
         )
 
 
@@ -121,18 +130,27 @@ def attribute(written: Written) -> Attributed:
     Args:
         written: what was written down.
     """
-    course = _walk(written)
-    made = [*course.made(written.elsewhere)]
-    buckets = buckets_among(reversed(made), written.bucket_bytes)  # of the next forward, which has just begun
-    ours: dict[int, Whose] = {number: "bucket" if number in buckets else "next" for number, _ in made}
-    ours.update(_of_stood(written, [size for number, size in made if number not in buckets], course))
-    ours.update(_of_given(written, course, ours))
-    ours.update(_of_left(written, course, ours))
-    storages = []
-    for number, (key, size, born) in enumerate(course.storages):
-        whose = ours.get(number, "step" if born <= course.over else "between")
-        storages.append(Storage(key, size, whose, born, course.died.get(number, -1)))
-    return Attributed(tuple(storages), course.over)
+    over, seen = _over(written), _walk(written)
+    stays = {each for each in seen if each.here and each.key not in written.elsewhere}
+    after = [each for each in seen if each in stays and each.born > over and each.bytes > NUMBER_BYTES]
+    within = [each for each in seen if each.may_stay and 0 <= each.born <= over and (written.views or each in stays)]
+    # Buckets are made before a forward: they come last of all, or first in the step.
+    buckets = _buckets(after[::-1], written) | _buckets(within, written)
+    made = {each for each in after if each not in buckets}
+    again, graphs = _again(written, seen, made), any(each.goes("graph") for each in seen)
+
+    def whose(each: _Seen) -> Whose:
+        left = each in stays and each.may_stay and not each.cast and not written.put_back
+        if each.born < 0:
+            return _of_stood(each, again=each in again, frees_graphs=graphs, left=left)
+        if each in buckets:
+            return "bucket"
+        if each.born > over:
+            return "next" if each in made else "between"
+        return "left" if left else _of_step(each, threads=written.threads)
+
+    storages = (Storage(each.key, each.bytes, whose(each), each.born, each.copy) for each in seen)
+    return Attributed(tuple(storages), over)
 
 
 def events_of(written: Written, found: Attributed) -> list[Event]:
@@ -142,26 +160,17 @@ def events_of(written: Written, found: Attributed) -> list[Event]:
         written: what was written down.
         found: whose bytes each storage is.
     """
-    ours = [each for each in found.storages if (each.whose in STARTS if each.born < 0 else each.whose not in ASIDE)]
-    events = [Event("alloc", each.key, each.bytes) for each in ours if each.born < 0]
-    aside = {each.born for each in found.storages if each.whose in ASIDE}
-    late = {each.died for each in ours if each.died > found.over}  # what is freed later is no operator's workspace
+    own = found.of_step()
+    events = [Event("alloc", each.key, each.bytes) for each in own if each.born < 0]
+    whose = {each.born: each.whose for each in own}
     last = written.events[found.over].key if found.over < len(written.events) else -1
-    for place, event in enumerate(written.events):
-        follows = event.kind == "mark" and event.key in written.ends and event.key != last  # another end follows
-        if place in late or (place <= found.over and place not in aside and not follows):
-            events.append(event)
+    for place, event in enumerate(written.events[: found.over + 1]):
+        if event.kind == "alloc":
+            events += [event] if place in whose else []
+            events += [Event("free", event.key)] if whose.get(place) == "lost" else []
+        elif event.kind == "free" or event.key not in written.ends or event.key == last:
+            events.append(event)  # not where another end follows
     return events
-
-
-def alike(stood: Mapping[int, int], made: Iterable[int]) -> set[int]:
-    """Return those of `stood` (sizes by number) that have a match in `made`: an equal size, used once."""
-    left, found = Counter(made), set[int]()
-    for number, size in stood.items():
-        if left[size] > 0:
-            left[size] -= 1
-            found.add(number)
-    return found
 
 
 def unlike_bytes(made: Iterable[int], stood: Iterable[int]) -> int:
@@ -169,79 +178,86 @@ def unlike_bytes(made: Iterable[int], stood: Iterable[int]) -> int:
     return sum((Counter(made) - Counter(stood)).elements())
 
 
-class _Born(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Seen:
+    """What one walk along the tape finds out about a storage.
+
+    Attributes:
+        key, bytes, born: see `Storage`.
+        held_by: what held it as the step began; empty if nobody saw it then.
+        went: whether it stood before the step and is freed before the next one.
+        own: whether the recorder allocated it for its own work.
+        copy: whether it is a copy of a saved tensor.
+        named: whether some marker names it.
+        cast: whether it is a cast that autocast had cached.
+        state: whether it is an optimizer's.
+        given: whether it is an argument of a later forward.
+        freed: whether the tape saw it freed.
+        here: whether it is there as the next step begins.
+    """
+
     key: int
     bytes: int
     born: int = -1
+    held_by: HeldBy | Literal[""] = ""
+    went: bool = False
+    own: bool = False
+    copy: bool = False
+    named: bool = False
+    cast: bool = False
+    state: bool = False
+    given: bool = False
+    freed: bool = False
+    here: bool = False
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether what the step leaves behind may be this."""
+        return self.here and self.named and not self.state and (self.copy or not self.own)
+
+    def goes(self, held_by: HeldBy) -> bool:
+        """Whether somebody held it as the step began, and it is freed."""
+        return self.went and self.held_by == held_by
 
 
-@dataclass(slots=True)
-class _Course:
-    """What one walk along the tape finds. Storages have numbers: those that stood come first.
+def _walk(written: Written) -> list[_Seen]:
+    seen = [_Seen(each.key, each.bytes, held_by=each.held_by, went=each.goes) for each in written.stood]
+    live, own_work = {each.key: each for each in seen}, False
 
-    Attributes:
-        storages: all of them.
-        over: the event with which the step is over.
-        live: numbers of what is allocated, by key; at last as the next step begins.
-        died: the event that frees a storage.
-        named: numbers of storages that some marker names.
-        casts: numbers of those that are cached casts.
-        state: numbers of those that are an optimizer's.
-        given: what later forwards are given: key, size, and the storage's number, -1 if it was not seen.
-    """
+    def at(key: int, size: int, born: int = -1) -> _Seen:
+        if born >= 0 or key not in live:
+            live[key] = _Seen(key, size, born, own=own_work and born >= 0)
+            seen.append(live[key])
+        return live[key]
 
-    storages: list[_Born]
-    over: int
-    live: dict[int, int] = field(default_factory=dict)
-    died: dict[int, int] = field(default_factory=dict)
-    named: set[int] = field(default_factory=set)
-    casts: set[int] = field(default_factory=set)
-    state: set[int] = field(default_factory=set)
-    given: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def numbers(self, keys: Iterable[int]) -> list[int]:
-        """Return the numbers of those storages that are allocated."""
-        return [self.live[key] for key in keys if key in self.live]
-
-    def add(self, key: int, size: int, born: int = -1) -> int:
-        """Add a storage, and return its number."""
-        self.storages.append(_Born(key, size, born))
-        self.live[key] = len(self.storages) - 1
-        return self.live[key]
-
-    def made(self, elsewhere: frozenset[int]) -> Iterator[tuple[int, int]]:
-        """Yield number and size of what the loop has made for the next step."""
-        for key, number in self.live.items():
-            _, size, born = self.storages[number]
-            if born > self.over and key not in elsewhere and size > NUMBER_BYTES:
-                yield number, size
-
-
-def _walk(written: Written) -> _Course:
-    course = _Course([], _over(written))
-    for each in written.stood:
-        course.add(each.key, each.bytes)
     for place, event in enumerate(written.events):
         if event.kind == "alloc":
-            course.add(event.key, event.bytes, place)
-        elif event.kind == "mark":
-            _read_marker(course, written, event.key)
-        elif (number := course.live.pop(event.key, None)) is not None:
-            course.died[number] = place
-    return course
+            at(event.key, event.bytes, place)
+        elif event.kind == "free":
+            if (each := live.pop(event.key, None)) is not None:
+                each.freed = True
+        else:
+            kind = written.marks[event.key].kind
+            own_work = kind in OWN_WORK and (own_work or kind == "aside")
+            _read_marker(written, event.key, live, at)
+    for each in live.values():
+        each.here = True
+    return seen
 
 
-def _read_marker(course: _Course, written: Written, marker: int) -> None:
-    """Note which storages a marker names; what has a key there may be another storage later."""
-    given = written.given.get(marker, {})
-    course.given += ((key, size, course.live.get(key, -1)) for key, size in given.items())
-    casts = written.casts.get(marker, ())
-    for key in casts:
-        if key not in course.live:  # it stood before the step, and autocast alone had it
-            course.add(key, written.cast_bytes[key])
-    course.casts.update(course.numbers(casts))
-    course.named.update(course.numbers(written.named.get(marker, ())))
-    course.state.update(course.numbers(written.ends.get(marker, ())))
+def _read_marker(written: Written, number: int, live: Mapping[int, _Seen], at: Callable[[int, int], _Seen]) -> None:
+    """Note what a marker says of storages. What has a key there may be another storage later."""
+    mark = written.marks[number]
+    for key, size in written.given.get(number, {}).items():
+        at(key, size).given = True
+    for key in written.casts.get(number, ()):
+        at(key, written.cast_bytes[key]).cast = True
+    for key in written.ends.get(number, ()):
+        if key in live:
+            live[key].state = True
+    for key in mark.keys:
+        if key in live:
+            live[key].named, live[key].copy = True, live[key].copy or mark.kind == "unpack"
 
 
 def _over(written: Written) -> int:
@@ -250,68 +266,56 @@ def _over(written: Written) -> int:
     No backward came to such a forward: its graph is only held.
     """
     last = max(written.ends, default=-1)
-    last = max(written.named) if any(number > last for number in written.forwards) else last
+    if last >= 0 and any(number > last and mark.kind == "enter" for number, mark in written.marks.items()):
+        last = max(written.marks)
     places = (place for place, event in enumerate(written.events) if event.kind == "mark" and event.key == last)
     return next(places, len(written.events))
 
 
-def _of_stood(written: Written, made: Iterable[int], course: _Course) -> Iterator[tuple[int, Whose]]:
-    """Say whose is what stood before the step, given the sizes of what the loop `made` after it."""
-    frees_graphs = any(each.goes for each in written.stood if each.held_by == "graph")
-    goes = {i: each.bytes for i, each in enumerate(written.stood) if each.goes and each.held_by == "loop"}
-    again = alike(goes, made) if written.repeats else goes.keys()
-    for number, each in enumerate(written.stood):
-        if each.held_by == "loop":
-            yield number, "loop" if number in again else "cast" if number in course.casts else "older"
-        else:
-            yield number, _held_by_others(each, frees_graphs=frees_graphs)
-    yield from ((number, "cast") for number in course.casts if number >= len(written.stood) and _stood(course, number))
+def _buckets(found: Sequence[_Seen], written: Written) -> set[_Seen]:
+    among = buckets_among(((number, each.bytes) for number, each in enumerate(found)), written.bucket_bytes)
+    return {found[number] for number in among}
 
 
-def _held_by_others(stood: Stood, *, frees_graphs: bool) -> Whose:
-    """Say whose is what somebody else than the loop has.
+def _again(written: Written, seen: Iterable[_Seen], made: Iterable[_Seen]) -> set[_Seen]:
+    """Return what the loop had before the step and makes again: what goes, and has a match among what was `made`.
+
+    A match has an equal size, and is used once.
+    """
+    left, goes = Counter(each.bytes for each in made), [each for each in seen if each.goes("loop")]
+    if not written.repeats:
+        return {*goes}
+    found = set()
+    for each in goes:
+        if left[each.bytes] > 0:
+            left[each.bytes] -= 1
+            found.add(each)
+    return found
+
+
+def _of_stood(each: _Seen, *, again: bool, frees_graphs: bool, left: bool) -> Whose:
+    """Say whose is what stood before the step.
 
     A loop that holds graphs anew in each step frees an older one in each. Where none goes, one was left by a step that
     failed.
     """
-    if stood.held_by == "graph":
-        return "graph" if stood.goes else "held" if frees_graphs else "failed"
-    if stood.held_by == "model's objects":
-        return "replaced" if stood.goes else "held"
-    return "model" if stood.held_by == "model" else "gradient"
+    if each.held_by == "model":
+        return "model"
+    if each.held_by == "gradient":
+        return "left" if left else "gradient"
+    if each.held_by == "model's objects":
+        return "replaced" if each.went else "held"
+    if each.held_by == "graph":
+        return "graph" if each.went else "held" if frees_graphs else "failed"
+    return "loop" if again else "cast" if each.cast else "given" if each.given else "older"
 
 
-def _of_given(written: Written, course: _Course, ours: Mapping[int, Whose]) -> dict[int, Whose]:
-    """Return what later forwards are given that is neither of the step, nor counted already."""
-    own = {each.key for each in written.stood if each.held_by != "loop"}
-    found: dict[int, Whose] = {}
-    unseen = dict[int, int]()
-    for key, size, number in course.given:
-        if number < 0 and key not in own:
-            unseen[key] = size
-        elif ours.get(number) == "older":
-            found[number] = "given"
-    found.update((course.add(key, size), "given") for key, size in unseen.items())
-    return found
-
-
-def _of_left(written: Written, course: _Course, ours: Mapping[int, Whose]) -> Iterator[tuple[int, Whose]]:
-    """Say whose are the storages of the step that are still there as the next one begins, and which later ones use."""
-
-    def of_step(number: int) -> bool:
-        return ours.get(number) in STARTS if _stood(course, number) else course.storages[number].born <= course.over
-
-    state = {*filter(of_step, course.state)}
-    here = {number: key for key, number in course.live.items() if number in course.named and of_step(number)}
-    here = {number: key for number, key in here.items() if number not in state}
-    left = {number for number, key in here.items() if key not in written.elsewhere}
-    # Buckets come first: they are made before the forward.
-    first = sorted(here if written.views else left)
-    buckets = buckets_among(((number, course.storages[number].bytes) for number in first), written.bucket_bytes)
-    yield from ((number, "left") for number in left - course.casts)  # the next step reads the same casts
-    yield from ((number, "bucket") for number in buckets)
-    yield from ((number, "optimizer") for number in state)
-
-
-def _stood(course: _Course, number: int) -> bool:
-    return course.storages[number].born < 0
+def _of_step(each: _Seen, *, threads: bool) -> Whose:
+    """Say whose is what was allocated in the step and is not left behind."""
+    if each.state:
+        return "optimizer"
+    if each.copy or each.named or each.freed:
+        return "recorder" if each.own and not each.copy else "step"
+    if each.here and not threads:
+        return "workspace"
+    return "recorder" if each.own else "lost"

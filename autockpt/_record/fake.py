@@ -26,14 +26,13 @@ from .._optimizer.memory import Chosen, optimizer_memory
 from .._ranks.fsdp import units
 from .._stash import open_stash
 from .._stash.spill import Spill, SpilledTensor
-from .._tables.lifetimes import places
-from .._watch.marks import SeenStep
 from .._watch.routing import Given, routed_operators, tensors_in
 from .._watch.storage_tape import StorageTape
-from .build import build_profile, static_bytes
 from .left_over import nothing_left_over
+from .recorded import Recorded
 from .runs import watch_step
 from .sandbox import Sandbox
+from .static import static_bytes
 from .step import Arguments, TrainingStep, training_step
 from .switches import one_sequence_a_row
 from .timing import recorded_seconds
@@ -78,7 +77,7 @@ def profiles_fake(step: TrainingStep, optimizers: Sequence[Chosen], devices: Seq
 def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], names: Sequence[str]) -> list[Profile]:
     model, inputs = step.model, Arguments(step.args, step.kwargs)
     with Sandbox(model, loss=step.loss, buffers=False) as sandbox:
-        static = static_bytes(model, None, step.inputs(), sandbox.contents, step.held)
+        counted = static_bytes(model, None, step.inputs(), sandbox.contents, step.held)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         on_fakes = training_step(model, batch, step.loss, hooks=step.hooks)
@@ -88,27 +87,23 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], names
             if step.by_backward:
                 step.gradients(step.forward()[1])  # in their first step units set themselves up
             spill = _FakeSpill(open_stash(step.device, roomy=True), step.device, step.inputs())
-            held = [each for _, each in sandbox.contents.tensors]
-            run = watch_step(step, tape, clock, spill, held=held)
-        optimizer = optimizer_memory(optimizers, run.reached, planned_device())
-        notes, world = (*NOTES, *sandbox.notes()), _world(run, tape) if step.by_backward else None
+            recorded = watch_step(step, tape, clock, spill, sandbox, counted=counted, backward=True)
+        optimizer = optimizer_memory(optimizers, recorded.reached, planned_device())
+        notes, world = (*NOTES, *sandbox.notes()), _world(recorded, tape) if step.by_backward else None
         found = []
         for place, name in enumerate(names):
-            seconds = recorded_seconds(run, clock.of(place), backward=True)
-            profile = build_profile(
-                model, step.device, run, seconds, optimizer=optimizer, static=static, notes=notes, ran=False
-            )
+            seconds = recorded_seconds(recorded.run, clock.of(place), backward=True)
+            profile = recorded.profile(model, step.device, seconds, optimizer, notes=notes, ran=False)
             said = [DROPOUT_OF_A_CPU] if step.device.type == "cpu" and _drops(profile) else []
             said = [*profile.notes, *said]
             found.append(msgspec.structs.replace(profile, device=name, world=world, notes=tuple(said)))
         return found
 
 
-def _world(run: SeenStep, tape: StorageTape) -> World:
+def _world(recorded: Recorded, tape: StorageTape) -> World:
     """Say which tensors of a step were the collectives' of units."""
-    found = places(run)
-    gathered = tuple(number for number, place in enumerate(found) if place in tape.gathered)
-    reduced = tuple(number for number, place in enumerate(found) if place in tape.reduced - tape.gathered)
+    gathered = tuple(number for number, place in enumerate(recorded.places) if place in tape.gathered)
+    reduced = tuple(number for number, place in enumerate(recorded.places) if place in tape.reduced - tape.gathered)
     return World(ranks=private.group_size(), way="fsdp2", gathered=gathered, reduced=reduced)
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 from torch.optim import Optimizer
 
@@ -33,10 +35,8 @@ from .._stash.spilled_step import SpilledStep
 from .._stash.waiting import SavedStorage, Waiting
 from .._watch.observer import Observer
 from .alive import beside
-from .attribute import attribute, events_of
-from .build import static_bytes
 from .recorded import Recorded
-from .timing import recorded_seconds
+from .static import static_bytes
 from .written import HeldBy, Stood, Written
 
 
@@ -71,7 +71,8 @@ class RecordedStep(SpilledStep):
         self._is_first, self._summed, self._anatomy = is_first, summed, anatomy(model)
         gc.collect()  # garbage from before the step must not be freed inside it; an abandoned tape ends now
         self._on, self._buckets = device_of(device), Buckets(model)
-        self._static = static_bytes(model, self._on, tensors(arguments))
+        static = static_bytes(model, self._on, tensors(arguments))
+        self._static = msgspec.structs.replace(static, other_bytes=static.other_bytes + self._buckets.bytes)
         self._stages = stages_of(roots(model).values())
         self._tape, self._clock = self._on.tape(), self._on.clock()
         self._over: object = None  # a stamp: when the last backward began, later when it ended
@@ -201,35 +202,32 @@ class RecordedStep(SpilledStep):
         run, went = self._observer.run, {key: place for place, key in enumerate(self._went.values())}
         stood = (each._replace(goes=each.key in went) for each in self._stood.values())
         return Written(
-            stood=sorted(stood, key=lambda each: went.get(each.key, 0) if each.held_by == "loop" else 0),
             events=[*self._events()],
-            named={number: mark.keys for number, mark in run.marks.items()},
+            marks=run.marks,
+            stood=sorted(stood, key=lambda each: went.get(each.key, 0) if each.held_by == "loop" else 0),
             ends=self._ends,
             casts={number: run.casts_read(mark) for number, mark in run.marks.items() if mark.kind == "start"},
             cast_bytes={key: rounded(self._on, size) for key, size in run.casts.items()},
             given=self._given,
-            forwards=frozenset(number for number, mark in run.marks.items() if mark.kind == "enter"),
             elsewhere=elsewhere,
             repeats=repeats,
+            threads=self.device.type == "cpu" and private.process_group(),
             bucket_bytes=self._buckets.rebuilt_bytes,
             views=self._buckets.hold_gradients,
         )
 
     def _recorded(self, written: Written) -> Recorded:
-        run, found = self._observer.run, attribute(written)
-        run.events = events_of(written, found)
-        run.threads = self.device.type == "cpu" and private.process_group()
         trainable = [each for each in parameters_at_rest(self.model) if each.requires_grad]
-        return Recorded(
-            run=run,
-            seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
-            static=found.standing(self._static, self._buckets.bytes),
+        recorded = Recorded.of(
+            self._observer.run,
+            written,
+            self._clock,
+            backward=self._on.runs_at_once,
+            counted=self._static,
             anatomy=self._anatomy,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
-            uncounted_bytes=sum(found.bytes_of("older")) if self._known else None,
-            stood=tuple(found.bytes_of("loop", "given")),
-            made=tuple(found.bytes_of("next")),
         )
+        return recorded if self._known else replace(recorded, uncounted_bytes=None)
 
     def _events(self) -> Iterator[Event]:
         """Yield the events of the tape, with a free in the place of each marker of `_goes`."""
