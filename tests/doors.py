@@ -165,14 +165,13 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._ranks.pipeline import Pipeline
     from autockpt._record import alive, host_speed, in_place, recorder, timing
     from autockpt._record import recorded as record_recorded
-    from autockpt._record.attribute import Attributed, attribute, events_of
+    from autockpt._record.attribute import Attributed, HeldBy, Stood, Written, attribute, events_of
     from autockpt._record.fake import RooflineClock
     from autockpt._record.loss import assumed_loss
     from autockpt._record.recorder import Mode as RecordMode
     from autockpt._record.recorder import profiles_for, record_step
     from autockpt._record.step import Arguments, training_step
     from autockpt._record.switches import one_sequence_a_row
-    from autockpt._record.written import HeldBy, Stood, Written
     from autockpt._stash import arenas as stash_arenas
     from autockpt._stash import open_stash
     from autockpt._stash import pieces as stash_pieces

@@ -3,7 +3,6 @@
     a step ── `_watch` ──▶ Written ── attribute.py ──▶ SeenStep ── `_tables` ──▶ tables ── recorded.py ──▶ Profile
 
 recorder.py     `profile`: what runs, and what becomes of it
-static.py       what stands before a step
 step.py         the training step that is recorded
 loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
@@ -12,12 +11,10 @@ host_speed.py   how slow this machine's host is
 in_place.py     a user's own step, written down
 runs.py         a step of our own, written down
 recorded.py     what was recorded, and its profile
-written.py      what is written down
-attribute.py    whose bytes each storage is
+attribute.py    what is written down, and whose bytes each storage is
 timed.py        a user's own step, timed
-alive.py        what is alive of a class, found while other threads run
+alive.py        what is there before a step
 fake.py         clock and model where nothing runs
-left_over.py    fake tensors that a user's own code keeps
 switches.py     switches of transformers' models that work against a plan
 own_replays.py  what a model recomputes itself
 

@@ -1,5 +1,9 @@
 """Whose bytes a storage is: the model's, the step's, the loop's. A pure function of what was written down.
 
+    a step that runs ── in_place.py, runs.py ──▶ Written ── attribute ──▶ Attributed ── events_of ──▶ the step's events
+
+The recorder decides nothing while a step runs. Whose a storage is follows from what it wrote alone:
+
     stood before   ├ a teacher ─────────────────────────────────────────────┤   older: does not count
                    ├ targets ────────────────┤                                  loop: of the step, if made anew after it
     step               ├ an activation ─┤                                       step
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -22,8 +26,65 @@ import msgspec
 from .._data.tables import Static
 from .._device import Event
 from .._ranks.buckets import buckets_among
-from .._watch.marks import MarkKind
-from .written import HeldBy, Written
+from .._watch.marks import Mark, MarkKind
+
+HeldBy = Literal["model", "gradient", "model's objects", "graph", "loop"]
+"""What holds a storage as a step begins: the model itself, and its batch; a gradient, also one that FSDP2 is yet to
+reduce, and what collectives have brought; attributes of the model's, and buffers of a pipeline's stage; the graph of an
+earlier step; anything else, which only the loop can have."""
+
+
+class Stood(NamedTuple):
+    """A storage that is allocated as the step begins.
+
+    Attributes:
+        key: its key on the tape; a negative number if only a graph would hold it, and it waits elsewhere.
+        bytes: its size, as by the allocator.
+        held_by: what holds it.
+        goes: whether it is freed before the next step begins.
+    """
+
+    key: int
+    bytes: int
+    held_by: HeldBy
+    goes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A step, from its first forward to the next step's.
+
+    Attributes:
+        events: the events of the tape, with frees of what stood.
+        marks: what its markers stand for, by number.
+        stood: what is allocated as the step begins.
+        ends: storages of the optimizers' states, by the number of a marker where a backward or an optimizer's step is
+            over. The last one ends the step; if there is none, it ends with the tape.
+        casts: by marker, casts of parameters that autocast has cached, and that an operator reads there.
+        cast_bytes: the size of each such cast.
+        given: sizes of the arguments of each forward after the first, by storage, by marker.
+        elsewhere: storages that are counted elsewhere as the next step begins: gradients, arguments, what is gathered.
+        repeats: whether the loop makes each time what it made before this step. Else all that goes is from the loop.
+        put_back: whether what the step leaves is put back after it.
+        threads: whether threads that no tape sees may free memory, as those of collectives on a CPU do.
+        bucket_bytes: bytes of the buckets that DistributedDataParallel allocated anew since the step began.
+        views: whether gradients are views of these.
+    """
+
+    events: Sequence[Event]
+    marks: Mapping[int, Mark]
+    stood: Sequence[Stood] = ()
+    ends: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    casts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    cast_bytes: Mapping[int, int] = field(default_factory=dict)
+    given: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    elsewhere: frozenset[int] = frozenset()
+    repeats: bool = False
+    put_back: bool = False
+    threads: bool = False
+    bucket_bytes: int = 0
+    views: bool = False
+
 
 Whose = Literal[
     "model", "gradient", "held", "replaced", "graph", "failed", "loop", "older", "cast", "given",
@@ -230,6 +291,7 @@ def _walk(written: Written) -> list[_Seen]:
             seen.append(live[key])
         return live[key]
 
+    told = written.given.keys() | written.casts.keys() | written.ends.keys()
     for place, event in enumerate(written.events):
         if event.kind == "alloc":
             at(event.key, event.bytes, place)
@@ -237,17 +299,20 @@ def _walk(written: Written) -> list[_Seen]:
             if (each := live.pop(event.key, None)) is not None:
                 each.freed = True
         else:
-            kind = written.marks[event.key].kind
-            own_work = kind in OWN_WORK and (own_work or kind == "aside")
-            _read_marker(written, event.key, live, at)
+            mark = written.marks[event.key]
+            own_work = mark.kind in OWN_WORK and (own_work or mark.kind == "aside")
+            if event.key in told:
+                _tell(written, event.key, live, at)
+            for key in mark.keys:
+                if key in live:
+                    live[key].named, live[key].copy = True, live[key].copy or mark.kind == "unpack"
     for each in live.values():
         each.here = True
     return seen
 
 
-def _read_marker(written: Written, number: int, live: Mapping[int, _Seen], at: Callable[[int, int], _Seen]) -> None:
-    """Note what a marker says of storages. What has a key there may be another storage later."""
-    mark = written.marks[number]
+def _tell(written: Written, number: int, live: Mapping[int, _Seen], at: Callable[[int, int], _Seen]) -> None:
+    """Note what storages are at a marker. What has a key there may be another storage later."""
     for key, size in written.given.get(number, {}).items():
         at(key, size).given = True
     for key in written.casts.get(number, ()):
@@ -255,9 +320,6 @@ def _read_marker(written: Written, number: int, live: Mapping[int, _Seen], at: C
     for key in written.ends.get(number, ()):
         if key in live:
             live[key].state = True
-    for key in mark.keys:
-        if key in live:
-            live[key].named, live[key].copy = True, live[key].copy or mark.kind == "unpack"
 
 
 def _over(written: Written) -> int:

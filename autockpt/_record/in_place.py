@@ -34,10 +34,9 @@ from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .._stash.waiting import SavedStorage, Waiting
 from .._watch.observer import Observer
-from .alive import beside
+from .alive import beside, static_bytes
+from .attribute import HeldBy, Stood, Written
 from .recorded import Recorded
-from .static import static_bytes
-from .written import HeldBy, Stood, Written
 
 
 class RecordedStep(SpilledStep):
@@ -206,7 +205,7 @@ class RecordedStep(SpilledStep):
             marks=run.marks,
             stood=sorted(stood, key=lambda each: went.get(each.key, 0) if each.held_by == "loop" else 0),
             ends=self._ends,
-            casts={number: run.casts_read(mark) for number, mark in run.marks.items() if mark.kind == "start"},
+            casts={number: read for number, mark in run.marks.items() if (read := run.casts_read(mark))},
             cast_bytes={key: rounded(self._on, size) for key, size in run.casts.items()},
             given=self._given,
             elsewhere=elsewhere,

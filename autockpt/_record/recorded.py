@@ -22,12 +22,11 @@ from .._tables.seconds import Seconds
 from .._tables.tables import make_tables
 from .._watch.marks import SeenStep
 from ..solvers.units import format_bytes
-from .attribute import attribute, events_of
+from .attribute import Written, attribute, events_of
 from .host_speed import host_slowdown
 from .own_replays import own_replays
 from .sandbox import compile_notes
 from .timing import recorded_seconds
-from .written import Written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

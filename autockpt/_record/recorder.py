@@ -22,11 +22,11 @@ from .._ranks.refuse import refuse_foretold, refuse_own_step
 from .._stash import open_stash
 from .._stash.plan_stash import rates_of
 from .._stash.spill import Spill
+from .alive import static_bytes
 from .own_replays import is_unasked
 from .recorded import Recorded
 from .runs import watch_step
 from .sandbox import Sandbox
-from .static import static_bytes
 from .step import Loss, TrainingStep, refuse_unseen, training_step
 from .switches import RECORDED, switched_off
 from .timing import timed_seconds

@@ -14,10 +14,10 @@ from .._device import Clock, device_of
 from .._stash.spill import Spill
 from .._watch.observer import Observer
 from .._watch.storage_tape import Tape
+from .attribute import Written
 from .recorded import Recorded
 from .sandbox import Sandbox
 from .step import TrainingStep
-from .written import Written
 
 
 def watch_step(
