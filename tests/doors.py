@@ -160,11 +160,12 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._ranks import One, ranks_of
     from autockpt._ranks import group as rank_group
     from autockpt._ranks import refuse as ranks_refuse
-    from autockpt._ranks.buckets import Buckets
+    from autockpt._ranks.buckets import Buckets, buckets_among
     from autockpt._ranks.by_hand import what_runs
     from autockpt._ranks.pipeline import Pipeline
     from autockpt._record import alive, host_speed, in_place, recorder, timing
-    from autockpt._record import build as record_build
+    from autockpt._record import recorded as record_recorded
+    from autockpt._record.attribute import Attributed, HeldBy, Stood, Written, attribute, events_of
     from autockpt._record.fake import RooflineClock
     from autockpt._record.loss import assumed_loss
     from autockpt._record.recorder import Mode as RecordMode
@@ -200,6 +201,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.step import MOST_FORWARDS
     from autockpt._train.ways import Ways
     from autockpt._watch import observer
+    from autockpt._watch.marks import Mark, MarkKind
     from autockpt._watch.observer import Observer
     from autockpt._watch.routing import routed_operators as operator_routing
     from autockpt._watch.static import StaticStorages

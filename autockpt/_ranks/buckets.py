@@ -58,17 +58,24 @@ class Buckets:
         self._stay = _are_rebuilt(self._wrappers)
         self.hold_gradients = any(each.gradient_as_bucket_view for each in self._wrappers)
 
-    def among(self, made: Iterable[tuple[int, int]]) -> set[int]:
-        """Return the keys of the buckets that were allocated anew; none unless all of their bytes are found.
+    @property
+    def rebuilt_bytes(self) -> int:
+        """Bytes of those that were allocated anew since the step began; 0 if none were."""
+        return self.bytes if not self._stay and _are_rebuilt(self._wrappers) else 0
 
-        Args:
-            made: key and size of each allocation that stays, in order. The search for buckets begins with the first.
-        """
-        if self._stay or not _are_rebuilt(self._wrappers):
-            return set()
-        every = [*made]
-        # Those of one wrapper are allocated in a row. Those of several are not, if forwards come between.
-        return _in_a_row(every, self.bytes) or _one_by_one(every, self.bytes)
+
+def buckets_among(made: Iterable[tuple[int, int]], rebuilt_bytes: int) -> set[int]:
+    """Return the keys of the buckets that were allocated anew; none unless all of their bytes are found.
+
+    Args:
+        made: key and size of each allocation that stays, in order. The search for buckets begins with the first.
+        rebuilt_bytes: bytes of the buckets; 0 if none were allocated.
+    """
+    if not rebuilt_bytes:
+        return set()
+    every = [*made]
+    # Those of one wrapper are allocated in a row. Those of several are not, if forwards come between.
+    return _in_a_row(every, rebuilt_bytes) or _one_by_one(every, rebuilt_bytes)
 
 
 def _in_a_row(made: Sequence[tuple[int, int]], n_bytes: int) -> set[int]:

@@ -1,15 +1,20 @@
 """Recording where nothing runs: fake tensors, and the roofline of a named device.
 
 What fake mode cannot see is said in the profile: buffers inside kernels, and that some models run other
-operators when their tensors are fake.
+operators when their tensors are fake. Fake tensors that a user's own code keeps, where no sandbox reaches, fail when
+they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import functools
+import gc
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 import torch
@@ -26,17 +31,17 @@ from .._optimizer.memory import Chosen, optimizer_memory
 from .._ranks.fsdp import units
 from .._stash import open_stash
 from .._stash.spill import Spill, SpilledTensor
-from .._tables.lifetimes import places
-from .._watch.marks import SeenStep
 from .._watch.routing import Given, routed_operators, tensors_in
 from .._watch.storage_tape import StorageTape
-from .build import build_profile, static_bytes
-from .left_over import nothing_left_over
+from .alive import alive, static_bytes
+from .recorded import Recorded
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step
 from .switches import one_sequence_a_row
 from .timing import recorded_seconds
+
+_log = logging.getLogger("autockpt")
 
 NOTES = (
     "nothing ran: buffers inside kernels are not counted, and seconds are those of a roofline",
@@ -78,7 +83,7 @@ def profiles_fake(step: TrainingStep, optimizers: Sequence[Chosen], devices: Seq
 def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], names: Sequence[str]) -> list[Profile]:
     model, inputs = step.model, Arguments(step.args, step.kwargs)
     with Sandbox(model, loss=step.loss, buffers=False) as sandbox:
-        static = static_bytes(model, None, step.inputs(), sandbox.contents, step.held)
+        counted = static_bytes(model, None, step.inputs(), sandbox.contents, step.held)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         on_fakes = training_step(model, batch, step.loss, hooks=step.hooks)
@@ -88,27 +93,23 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], names
             if step.by_backward:
                 step.gradients(step.forward()[1])  # in their first step units set themselves up
             spill = _FakeSpill(open_stash(step.device, roomy=True), step.device, step.inputs())
-            held = [each for _, each in sandbox.contents.tensors]
-            run = watch_step(step, tape, clock, spill, held=held)
-        optimizer = optimizer_memory(optimizers, run.reached, planned_device())
-        notes, world = (*NOTES, *sandbox.notes()), _world(run, tape) if step.by_backward else None
+            recorded = watch_step(step, tape, clock, spill, sandbox, counted=counted, backward=True)
+        optimizer = optimizer_memory(optimizers, recorded.reached, planned_device())
+        notes, world = (*NOTES, *sandbox.notes()), _world(recorded, tape) if step.by_backward else None
+        others = (recorded_seconds(recorded.run, clock.of(place), backward=True) for place in range(1, len(names)))
         found = []
-        for place, name in enumerate(names):
-            seconds = recorded_seconds(run, clock.of(place), backward=True)
-            profile = build_profile(
-                model, step.device, run, seconds, optimizer=optimizer, static=static, notes=notes, ran=False
-            )
+        for name, seconds in zip(names, (recorded.seconds, *others), strict=True):
+            profile = recorded.profile(model, step.device, seconds, optimizer, notes=notes, ran=False)
             said = [DROPOUT_OF_A_CPU] if step.device.type == "cpu" and _drops(profile) else []
             said = [*profile.notes, *said]
             found.append(msgspec.structs.replace(profile, device=name, world=world, notes=tuple(said)))
         return found
 
 
-def _world(run: SeenStep, tape: StorageTape) -> World:
+def _world(recorded: Recorded, tape: StorageTape) -> World:
     """Say which tensors of a step were the collectives' of units."""
-    found = places(run)
-    gathered = tuple(number for number, place in enumerate(found) if place in tape.gathered)
-    reduced = tuple(number for number, place in enumerate(found) if place in tape.reduced - tape.gathered)
+    gathered = tuple(number for number, place in enumerate(recorded.places) if place in tape.gathered)
+    reduced = tuple(number for number, place in enumerate(recorded.places) if place in tape.reduced - tape.gathered)
     return World(ranks=private.group_size(), way="fsdp2", gathered=gathered, reduced=reduced)
 
 
@@ -194,3 +195,60 @@ def _replace_by_fakes(model: torch.nn.Module, mode: Any) -> None:
                     if tensor.grad is not None:
                         fakes[id(tensor)].grad = _fake(mode, tensor.grad)
                 registry[name] = fakes[id(tensor)]  # type: ignore[assignment]
+
+
+class LeftOver(torch.Tensor):
+    """A fake tensor that somebody has kept: it has no values, and every operation on it raises."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
+        raise ProfilingError(
+            "a cache of the model's own holds a tensor that a fake recording made, which has no values. Empty that "
+            "cache, or keep what depends on the size of a batch out of it."
+        )
+
+    __torch_dispatch__ = __torch_function__
+
+
+@contextmanager
+def nothing_left_over(mode: Any) -> Iterator[None]:
+    """Let nobody compute with the fake tensors of `mode` after the block.
+
+    The `functools` caches that were filled inside the block are emptied, except torch's own. If an error leaves the
+    block, the local variables of its traceback, and of the errors before it, are cleared. Fake tensors that are still
+    alive after that raise on any use.
+    """
+    before = {id(cache): (cache, cache.cache_info().misses) for cache in alive(functools._lru_cache_wrapper)}
+    try:
+        yield
+    except Exception as error:
+        chain: BaseException | None = error
+        while chain is not None:
+            traceback.clear_frames(chain.__traceback__)
+            chain = chain.__context__
+        raise
+    finally:
+        for cache, misses in before.values():
+            if cache.cache_info().misses != misses and not str(cache.__module__).startswith("torch."):
+                cache.cache_clear()
+        _end_fakes(mode)
+
+
+def _end_fakes(mode: Any) -> None:
+    """Make every live tensor of a fake mode raise on use, and warn if there is any."""
+    if not _fakes(mode):
+        return
+    gc.collect()  # graphs of the recording are reference cycles
+    left = _fakes(mode)
+    for fake in left:
+        fake.__class__ = LeftOver
+    if left:
+        _log.warning(
+            "the model's own code kept %d tensors of a recording in which nothing ran, and which have no values. "
+            "Training ends with an error where it reads one.",
+            len(left),
+        )
+
+
+def _fakes(mode: Any) -> list[torch.Tensor]:
+    return [fake for fake in alive(private.FakeTensor) if fake.fake_mode is mode]

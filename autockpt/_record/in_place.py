@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,6 @@ from .._calls.contents import Contents
 from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
-from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
@@ -34,12 +34,9 @@ from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .._stash.waiting import SavedStorage, Waiting
 from .._watch.observer import Observer
-from .alive import beside
-from .build import static_bytes
-from .excerpt import Excerpt
-from .prelude import alike, made_since, unlike_bytes
+from .alive import beside, static_bytes
+from .attribute import HeldBy, Stood, Written
 from .recorded import Recorded
-from .timing import recorded_seconds
 
 
 class RecordedStep(SpilledStep):
@@ -73,16 +70,19 @@ class RecordedStep(SpilledStep):
         self._is_first, self._summed, self._anatomy = is_first, summed, anatomy(model)
         gc.collect()  # garbage from before the step must not be freed inside it; an abandoned tape ends now
         self._on, self._buckets = device_of(device), Buckets(model)
-        self._static = static_bytes(model, self._on, tensors(arguments))
+        static = static_bytes(model, self._on, tensors(arguments))
+        self._static = msgspec.structs.replace(static, other_bytes=static.other_bytes + self._buckets.bytes)
         self._stages = stages_of(roots(model).values())
         self._tape, self._clock = self._on.tape(), self._on.clock()
         self._over: object = None  # a stamp: when the last backward began, later when it ended
         self._running = False  # whether a backward is running
-        self._states: dict[int, tuple[int, ...]] = {}  # optimizer state, by marker where a step or backward ended
+        self._ends: dict[int, tuple[int, ...]] = {}  # optimizer state, by marker where a step or backward ended
         self._reached: set[int] = set()
         self._given: dict[int, dict[int, int]] = {}  # by marker of a later forward: bytes of its arguments, by storage
-        self._gone: dict[int, int] = {}  # by marker: which storage from before the step was freed there
+        self._stood: dict[int, Stood] = {}
+        self._went: dict[int, int] = {}  # by marker: which storage from before the step was freed there
         self._on.forget_workspaces()  # it also waits for autograd's threads, which may be freeing tensors
+        self._watched: list[weakref.ref[Any]] = []
         self._look_around(private.parts((*tensors(arguments), *parameters_at_rest(model), *model.buffers())))
         self._expect(before.alone() if before is not None else [])
         _start(self._tape)
@@ -105,28 +105,30 @@ class RecordedStep(SpilledStep):
         self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside, summed=self._summed)
         others = [each for each in (*inside, *arriving_at(self._stages)) if each.device == self.device]
         gradients, brought = _gradients(model), arriving(model)  # this is freed in the step, and another is there later
-        held = [*(each for each in gradients if private.storage_key(each) not in own), *others, *brought]
-        stands = beside(model, (*counted, *held), self.device.type)
-        others = [each for each in (stands or {}).values() if each.device == self.device]
-        self._uncounted = {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in others}
-        untold = stands is None or self._on.level() is not None  # unknown, or in the device's own statistics
-        self._uncounted_bytes = None if untold else sum(self._uncounted.values())
-        storages = {self._tape.key(each): each.untyped_storage() for each in held}
-        self._own = {*self._observer.keys(counted), *storages}
-        self._stays = storages.keys() - {*self._observer.keys((*gradients, *brought))}
-        watched = storages | {self._tape.key(each): each.untyped_storage() for each in others}
-        self._watched: list[weakref.ref[Any]] = [
-            weakref.ref(storage, partial(self._went, key)) for key, storage in watched.items()
-        ]
-        self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
+        moving = [*(each for each in gradients if private.storage_key(each) not in own), *brought]
+        found = beside(model, (*counted, *moving, *others), self.device.type)
+        loops = [each for each in (found or {}).values() if each.device == self.device]
+        self._known = found is not None and self._on.level() is None  # else in the device's own statistics
+        self._note(counted, "model", watched=False)
+        self._note(moving, "gradient")
+        self._note(others, "model's objects")
+        self._note(loops, "loop")
+
+    def _note(self, tensors: Iterable[torch.Tensor], held_by: HeldBy, *, watched: bool = True) -> None:
+        """Note storages that are allocated as the step begins, where nobody is known to hold them yet."""
+        for each in tensors:
+            if (key := self._tape.key(each)) and key not in self._stood:
+                storage = each.untyped_storage()
+                self._stood[key] = Stood(key, rounded(self._on, storage.nbytes()), held_by)
+                if watched:
+                    self._watched.append(weakref.ref(storage, partial(self._goes, key)))
 
     def _expect(self, waiting: list[SavedStorage]) -> None:
-        """Count what graphs of steps before hold, up to where this step lets go of them: the tape sees none of it."""
+        """Note what graphs of steps before hold, up to where this step frees it: the tape sees none of it."""
         self.spill.waiting.takes_over(waiting)
         for key, each in enumerate(waiting, 1):  # keys of the tape are positive
-            self._held_bytes[-key] = rounded(self._on, each.nbytes)
-            self._watched += each.watch(partial(self._went, -key, None))
-        self._stays |= {key for key in self._held_bytes if key < 0}
+            self._stood[-key] = Stood(-key, rounded(self._on, each.nbytes), "graph")
+            self._watched += each.watch(partial(self._goes, -key, None))
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
         if self._observer.run.calls:
@@ -161,7 +163,7 @@ class RecordedStep(SpilledStep):
         """Mark a possible end of the step: it is the end if no backward or optimizer step comes later."""
         stays = self._observer.keys((*_gradients(self.model), *kept_by(self._stages), *arriving_at(self._stages)))
         number = self._observer.mark("backward_end", 0, self._over, stays)
-        self._states[number] = self._observer.keys(state)
+        self._ends[number] = self._observer.keys(state)
         own = parameters_at_rest(self.model)
         self._reached.update(id(each) for each in own if each.is_leaf and each.grad is not None)
 
@@ -193,118 +195,47 @@ class RecordedStep(SpilledStep):
             self._tape.__exit__(None, None, None)
         finally:
             self.drop()
-        run = self._observer.run
-        run.threads = self.device.type == "cpu" and private.process_group()
-        made = made_since(self._tape.events(), self._last(), frozenset(others))
-        buckets = self._buckets.among(reversed([*enumerate(made)]))  # reversed: DDP makes them last, before the forward
-        made = [size for number, size in enumerate(made) if number not in buckets]
-        self._forget_graph_of_failure()
-        before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
-        before = alike(before, made) if self._is_first and not cut else before
-        casts = {key: size for key, size in self._older_casts().items() if key not in before}
-        run.events, left, given = self._of_the_step(frozenset(others), before | casts)
-        uncounted_bytes = self._uncounted_bytes
-        if uncounted_bytes is not None:
-            uncounted_bytes -= sum(self._uncounted.get(key, 0) for key in casts)
+        return self._recorded(self._written(frozenset(others), repeats=self._is_first and not cut))
+
+    def _written(self, elsewhere: frozenset[int], *, repeats: bool) -> Written:
+        run, went = self._observer.run, {key: place for place, key in enumerate(self._went.values())}
+        stood = (each._replace(goes=each.key in went) for each in self._stood.values())
+        return Written(
+            events=[*self._events()],
+            marks=run.marks,
+            stood=sorted(stood, key=lambda each: went.get(each.key, 0) if each.held_by == "loop" else 0),
+            ends=self._ends,
+            casts={number: read for number, mark in run.marks.items() if (read := run.casts_read(mark))},
+            cast_bytes={key: rounded(self._on, size) for key, size in run.casts.items()},
+            given=self._given,
+            elsewhere=elsewhere,
+            repeats=repeats,
+            threads=self.device.type == "cpu" and private.process_group(),
+            bucket_bytes=self._buckets.rebuilt_bytes,
+            views=self._buckets.hold_gradients,
+        )
+
+    def _recorded(self, written: Written) -> Recorded:
         trainable = [each for each in parameters_at_rest(self.model) if each.requires_grad]
-        return Recorded(
-            run=run,
-            seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
-            static=self._standing(before, left, given),
+        recorded = Recorded.of(
+            self._observer.run,
+            written,
+            self._clock,
+            backward=self._on.runs_at_once,
+            counted=self._static,
             anatomy=self._anatomy,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
-            uncounted_bytes=uncounted_bytes,
-            stood=(*before.values(), *given),
-            made=tuple(made),
         )
-
-    def _forget_graph_of_failure(self) -> None:
-        """Count no graph of a step before where this one lets go of none: one was left by a step that failed.
-
-        A loop that holds graphs anew in each step lets go of an older one in each.
-        """
-        waiting = {key for key in self._stays if key < 0}
-        if waiting.isdisjoint(self._gone.values()):
-            self._stays -= waiting
-            self._held_bytes = {key: size for key, size in self._held_bytes.items() if key not in waiting}
-
-    def _older_casts(self) -> dict[int, int]:
-        """Return the sizes, by storage, of the casts that autocast had cached before the step."""
-        run, live, older = self._observer.run, set[int](), dict[int, int]()
-        for event in self._events():
-            if event.kind == "alloc":
-                live.add(event.key)
-            elif event.kind == "free":
-                live.discard(event.key)
-            else:
-                read = run.casts_read(run.marks[event.key])
-                older.update((key, rounded(self._on, run.casts[key])) for key in read if key not in live)
-        return older
-
-    def _standing(self, before: Mapping[int, int], left: list[int], given: list[int]) -> Static:
-        """Return what stands under the step: what it leaves behind, beyond what it found; see `_of_the_step`."""
-        went = self._stays.intersection(self._gone.values())  # freed here, as the next step frees what this one leaves
-        went = {key for key in went if key > 0}  # what graphs hold is spilled: the tape has not seen it left
-        left_bytes = unlike_bytes(left, before.values()) - sum(self._held_bytes[key] for key in went)
-        stood_bytes = sum(self._held_bytes[key] for key in self._stays.difference(self._gone.values()))
-        return msgspec.structs.replace(
-            self._static,
-            input_bytes=self._static.input_bytes + sum(given),
-            other_bytes=self._buckets.bytes + max(left_bytes, 0) + stood_bytes,
-        )
-
-    def _last(self) -> int:
-        """Return the marker where the step is over; -1 if there is none."""
-        last, marks = max(self._states, default=-1), self._observer.run.marks
-        if any(number > last and mark.kind == "enter" for number, mark in marks.items()):
-            return max(marks)  # a last forward had no backward: its graph is only held
-        return last
-
-    def _of_the_step(
-        self, others: frozenset[int], before: Mapping[int, int]
-    ) -> tuple[list[Event], list[int], list[int]]:
-        """Return the step's events, the sizes that it leaves behind, and those of later forwards' own arguments.
-
-        The step ends with its last backward or optimizer step. What was allocated `before` it and freed in it is part
-        of it. Optimizer state and DDP buckets are not: the next step reuses them. Other tensors that outlive the step
-        count as left behind: the next step allocates its own before those are freed.
-        """
-        last = self._last()
-        stays = self._stays.difference(self._gone.values())
-        stood = [(key, size) for key, size in self._held_bytes.items() if key not in stays]
-        step = Excerpt([*stood, *before.items()])
-        state: set[int] = set()
-        seen: set[int] = set()
-        casts: set[int] = set()
-        given: dict[int, int] = {}
-        for event in self._events():
-            if event.kind == "mark":
-                came = self._given.get(event.key, {})
-                given.update((key, came[key]) for key in came if key not in step.live and key not in self._own)
-                mark = self._observer.run.marks[event.key]
-                seen.update(step.places(mark.keys))
-                casts.update(step.places(self._observer.run.casts_read(mark)))
-                state.update(step.places(self._states.get(event.key, ())))
-                if event.key in self._states and event.key != last:
-                    continue  # another backward or optimizer step follows
-            step.take(event)
-            step.over = step.over or (event.kind == "mark" and event.key == last)
-        alive = {place: key in others for key, place in step.live.items() if place in seen - state}
-        left = {place for place, elsewhere in alive.items() if not elsewhere}
-        first = sorted(alive if self._buckets.hold_gradients else left)  # buckets come first: made before the forward
-        aside = state | self._buckets.among((place, step.events[place].bytes) for place in first)
-        left -= aside | casts  # the next step reads the same casts
-        own = [event for place, event in enumerate(step.events) if place not in aside]
-        return own, [step.events[place].bytes for place in left], [*given.values()]
+        return recorded if self._known else replace(recorded, uncounted_bytes=None)
 
     def _events(self) -> Iterator[Event]:
-        """Yield the events of the tape, with a free in the place of each marker of `_went`."""
+        """Yield the events of the tape, with a free in the place of each marker of `_goes`."""
         for event in self._tape.events():
-            gone = self._gone.get(event.key) if event.kind == "mark" else None
-            yield event if gone is None else Event("free", gone)
+            went = self._went.get(event.key) if event.kind == "mark" else None
+            yield event if went is None else Event("free", went)
 
-    def _went(self, key: int, _: object) -> None:
-        self._gone[self._tape.mark()] = key
+    def _goes(self, key: int, _: object) -> None:
+        self._went[self._tape.mark()] = key
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:

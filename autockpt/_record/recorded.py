@@ -1,20 +1,32 @@
-"""What was recorded of a user's own training step, and its profile."""
+"""What was recorded of a training step, and its profile."""
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from .._calls.anatomy import Anatomy
+from .._calls.roots import title
 from .._data.profile import Profile
 from .._data.tables import Static
+from .._device import Clock, device_of, rounded
 from .._optimizer.memory import OptimizerMemory
 from .._ranks.refuse import COVERS_UNITS, IS_A_UNIT, ON_SEVERAL_RANKS
+from .._tables.flow import Flow
+from .._tables.lifetimes import lifetimes
 from .._tables.seconds import Seconds
+from .._tables.tables import make_tables
 from .._watch.marks import SeenStep
 from ..solvers.units import format_bytes
-from .build import build_profile
+from .attribute import Written, attribute, events_of
+from .host_speed import host_slowdown
+from .own_replays import own_replays
+from .sandbox import compile_notes
+from .timing import recorded_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +38,9 @@ class Recorded:
         seconds: its times, as measured by the recorded step itself.
         static: bytes allocated before it, and bytes that it leaves behind, without optimizer state.
         anatomy: which modules the model had as it began.
-        reached: which trainable parameters had a gradient when it was over, by index.
+        reached: which trainable parameters had a gradient when it was over, by index; of a step of our own also which
+            inputs, behind them.
+        places: the event of the tape that allocated each tensor of its profile; -1 if it stood before the step.
         uncounted_bytes: bytes that were allocated as it began and do not count: a teacher, an average of the weights.
             None if that is not known, or if the device's statistics make them count.
         stood: sizes of tensors that the loop made before its forwards, and that `run` or `static` count: those freed
@@ -39,9 +53,47 @@ class Recorded:
     static: Static
     anatomy: Anatomy
     reached: frozenset[int]
+    places: tuple[int, ...] = ()
     uncounted_bytes: int | None = None
     stood: tuple[int, ...] = ()
     made: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        run: SeenStep,
+        written: Written,
+        clock: Clock,
+        *,
+        backward: bool,
+        counted: Static,
+        anatomy: Anatomy,
+        reached: frozenset[int],
+    ) -> Recorded:
+        """Return what was recorded, given all that was written down.
+
+        Args:
+            run: what was seen of the step; it gets the events that are of it.
+            written: what was written down.
+            clock: the clock that made its stamps.
+            backward: whether its measured backward is used; see `recorded_seconds`.
+            counted: bytes of the model and its batch.
+            anatomy: which modules the model had as it began.
+            reached: which parameters had a gradient when it was over.
+        """
+        found = attribute(written)
+        run.events = events_of(written, found)
+        return cls(
+            run=run,
+            seconds=recorded_seconds(run, clock, backward=backward),
+            static=found.standing(counted),
+            anatomy=anatomy,
+            reached=reached,
+            places=tuple(each.born for each in found.of_step()),
+            uncounted_bytes=sum(found.bytes_of("older")),
+            stood=tuple(found.bytes_of("loop", "given")),
+            made=tuple(found.bytes_of("next")),
+        )
 
     @property
     def operators(self) -> list[tuple[str, str]]:
@@ -73,7 +125,14 @@ class Recorded:
         return f", beside {format_bytes(self.uncounted_bytes)} of tensors that are no part of it and do not count"
 
     def profile(
-        self, model: torch.nn.Module, device: torch.device, seconds: Seconds, optimizer: OptimizerMemory
+        self,
+        model: torch.nn.Module,
+        device: torch.device,
+        seconds: Seconds,
+        optimizer: OptimizerMemory,
+        *,
+        notes: Iterable[str] = (),
+        ran: bool = True,
     ) -> Profile:
         """Make the profile.
 
@@ -82,5 +141,43 @@ class Recorded:
             device: the device that it trains on.
             seconds: the times of a plain step.
             optimizer: what the optimizers of this step need.
+            notes: what could not be seen or put back.
+            ran: whether this host ran it, and not on fake tensors.
         """
-        return build_profile(model, device, self.run, seconds, optimizer=optimizer, static=self.static, notes=())
+        run, found, on = self.run, lifetimes(self.run), device_of(device)
+        tables = make_tables(Flow(run, found), found, seconds)
+        own = own_replays(model, run.regions)
+        changed = sorted({name for call in tables["calls"] for name in call.buffers})
+        return Profile(
+            model=title(model),
+            mode="measured" if ran else "fake",
+            device=on.name,
+            torch_version=str(torch.__version__),
+            recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            plain_seconds=seconds.plain_seconds,
+            host_slowdown=host_slowdown() if ran else None,
+            static=msgspec.structs.replace(self.static, optimizer_bytes=optimizer.state_bytes),
+            optimizer=optimizer.source,
+            optimizer_step_bytes=optimizer.step_bytes,
+            ticks=found.ticks,
+            forward_ticks=next(found.of_kind("forward_end")).tick,
+            late_forwards=found.late_forwards(),
+            generator_bytes=on.generator_bytes,
+            **tables,
+            buffer_bytes={name: rounded(on, model.get_buffer(name).nbytes) for name in changed},
+            own_replays=own,
+            notes=(*_model_notes(model, device, own), *optimizer.notes, *notes),
+        )
+
+
+def _model_notes(model: torch.nn.Module, device: torch.device, own: str | None) -> list[str]:
+    """Say what of the model a plan cannot reach."""
+    return [*_device_notes(model, device), *([own] if own else []), *compile_notes(model)]
+
+
+def _device_notes(model: torch.nn.Module, device: torch.device) -> list[str]:
+    """Say which other devices hold parameters: a profile covers one device."""
+    others = sorted({str(each.device) for each in model.parameters() if each.device != device})
+    if not others:
+        return []
+    return [f"parameters lie on {', '.join(others)} too, and only what is allocated on {device} is seen"]

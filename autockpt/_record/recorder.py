@@ -22,14 +22,14 @@ from .._ranks.refuse import refuse_foretold, refuse_own_step
 from .._stash import open_stash
 from .._stash.plan_stash import rates_of
 from .._stash.spill import Spill
-from .._watch.marks import SeenStep
-from .build import build_profile, static_bytes
+from .alive import static_bytes
 from .own_replays import is_unasked
+from .recorded import Recorded
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Loss, TrainingStep, refuse_unseen, training_step
 from .switches import RECORDED, switched_off
-from .timing import recorded_seconds, timed_seconds
+from .timing import timed_seconds
 
 Mode = Literal["measured", "fake"]
 
@@ -136,27 +136,24 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     gc.collect()  # garbage from before the step must not be freed inside it
     device = device_of(step.device)
     clock = device.clock()
-    static = static_bytes(step.model, device, step.inputs(), sandbox.contents, step.held)
+    counted = static_bytes(step.model, device, step.inputs(), sandbox.contents, step.held)
 
-    def watch() -> SeenStep:
+    def watch() -> Recorded:
         spill = Spill(open_stash(step.device, roomy=True), step.device, step.inputs())
         tape = device.tape()
         device.forget_workspaces()
         try:
-            held = [each for _, each in sandbox.contents.tensors]
-            return watch_step(step, tape, clock, spill, held=held, changing=sandbox.remember)
+            return watch_step(step, tape, clock, spill, sandbox, counted=counted, backward=device.runs_at_once)
         finally:
             sandbox.rewind()
 
-    run = watch()
-    if run.sets_itself_up:
-        run = watch()
-    seconds = recorded_seconds(run, clock, backward=device.runs_at_once)
+    recorded = watch()
+    if recorded.run.sets_itself_up:
+        recorded = watch()
+    seconds = recorded.seconds
     if timed:
         with step.gradients_aside():
-            seconds = timed_seconds(step, run, clock, seconds)
+            seconds = timed_seconds(step, recorded.run, clock, seconds)
     sandbox.rewind()
-    optimizer = optimizer_memory(optimizers, run.reached, device)
-    return build_profile(
-        step.model, step.device, run, seconds, optimizer=optimizer, static=static, notes=sandbox.notes()
-    )
+    optimizer = optimizer_memory(optimizers, recorded.reached, device)
+    return recorded.profile(step.model, step.device, seconds, optimizer, notes=sandbox.notes())

@@ -1,18 +1,22 @@
-"""The one pass of a recording: the whole step, watched, with what forward saves waiting elsewhere."""
+"""A step of our own, recorded: all of it is watched, and what it leaves behind is put back by a sandbox."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import torch
 
 from .. import _torch_private as private
+from .._calls.anatomy import anatomy
+from .._data.tables import Static
 from .._device import Clock, device_of
 from .._stash.spill import Spill
-from .._watch.marks import SeenStep
 from .._watch.observer import Observer
 from .._watch.storage_tape import Tape
+from .attribute import Written
+from .recorded import Recorded
+from .sandbox import Sandbox
 from .step import TrainingStep
 
 
@@ -21,23 +25,26 @@ def watch_step(
     tape: Tape,
     clock: Clock,
     spill: Spill,
+    sandbox: Sandbox,
     *,
-    held: Iterable[torch.Tensor] = (),
-    changing: Callable[[list[torch.Tensor]], None] | None = None,
-) -> SeenStep:
-    """Run the whole step, watched.
+    counted: Static,
+    backward: bool,
+) -> Recorded:
+    """Run the whole step, and record it.
 
     Args:
         step: the step.
         tape: where its markers go.
         clock: stamps them.
         spill: where what forward saves waits.
-        held: tensors that attributes, closures and globals of the model's have.
-        changing: is told of tensors before an operator of forward changes them.
+        sandbox: puts back what it changes.
+        counted: the bytes that are allocated before it.
+        backward: whether its measured backward is used; see `recorded_seconds`.
     """
     batch = {*map(private.storage_key, step.inputs())}
-    constants = [each for each in private.parts(held) if private.storage_key(each) not in batch]
-    observer = Observer(step.model, tape, clock, spill, held=constants, changing=changing)
+    held = private.parts(each for _, each in sandbox.contents.tensors)
+    constants = [each for each in held if private.storage_key(each) not in batch]
+    observer = Observer(step.model, tape, clock, spill, held=constants, changing=sandbox.remember)
     existing = [leaf for leaf, held in zip(step.leaves, step.held, strict=True) if held is not None]
     with step.gradients_aside(), tape:
         hooks = [leaf.register_hook(partial(observer.ready, index)) for index, leaf in enumerate(existing)]
@@ -49,7 +56,7 @@ def watch_step(
             observer.begin_backward()
             gradients = step.gradients(scalar)
             device_of(step.device).settle(gradients)  # else they outlive their names on the tape
-            observer.run.reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
+            reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
             # By backward each has a place of its own already; shards of gradients are parts of one.
             copies = [] if step.by_backward else _copies_of_shared(gradients)
             observer.end()
@@ -58,8 +65,16 @@ def watch_step(
             for leaf, hook in zip(existing, hooks, strict=True):
                 hook.remove()
                 private.forget_empty_hooks(leaf)
-    observer.run.events = tape.events()
-    return observer.run
+    written = Written(events=tape.events(), marks=observer.run.marks, put_back=True)
+    return Recorded.of(
+        observer.run,
+        written,
+        clock,
+        backward=backward,
+        counted=counted,
+        anatomy=anatomy(step.model),
+        reached=reached,
+    )
 
 
 def _copies_of_shared(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:

@@ -45,8 +45,6 @@ class Lifetimes:
         marks: the markers in order.
         older: keys of the storages from before the step, by their negative number.
         ticks: length of the clock.
-        workspace_bytes: what operators allocated for themselves and kept after the step, as cuBLAS does in a first
-            step. The next step reuses it.
     """
 
     bytes: list[int] = field(default_factory=list)
@@ -57,7 +55,6 @@ class Lifetimes:
     marks: list[Placed] = field(default_factory=list)
     older: dict[int, int] = field(default_factory=dict)
     ticks: int = 0
-    workspace_bytes: int = 0
 
     def of_kind(self, *kinds: MarkKind) -> Iterator[Placed]:
         """The markers of some kinds, in order."""
@@ -83,29 +80,15 @@ class Lifetimes:
 
 def lifetimes(run: SeenStep) -> Lifetimes:
     """Put a run's events on the clock: allocations and markers take a tick each, frees take none. O(events)."""
-    copies, workspaces, lost = _not_of_the_step(run)
     reading = _Reading()
-    for place, event in enumerate(run.events):
+    for event in run.events:
         if event.kind == "mark":
             reading.mark(run.marks[event.key])
-        elif place in workspaces:
-            reading.found.workspace_bytes += event.bytes
         elif event.kind == "free":
             reading.free(event.key)
-        elif place in copies:
-            reading.live.pop(event.key, None)
-        elif place in lost:
-            reading.lose(event.bytes)
         else:
             reading.allocate(event.key, event.bytes)
     return reading.over()
-
-
-def places(run: SeenStep) -> list[int]:
-    """Return the index of the event that allocated each storage of `lifetimes`, in the order of `lifetimes`."""
-    copies, workspaces, _ = _not_of_the_step(run)
-    allocated = (place for place, event in enumerate(run.events) if event.kind == "alloc")
-    return [place for place in allocated if place not in copies and place not in workspaces]
 
 
 class _Reading:
@@ -153,13 +136,9 @@ class _Reading:
             self._let_go(number)
         self.live[key] = len(self.found.bytes), False
         self._holders[len(self.found.bytes)] += 1
-        self._born(size)
-
-    def lose(self, size: int) -> None:
-        """Add a storage that counts as freed at once, since the tape does not see its free."""
-        number = len(self.found.bytes)
-        self._natural[number] = self._death[number] = self.found.ticks + 1
-        self._born(size)
+        self.found.bytes.append(size)
+        self.found.birth.append(self.found.ticks)
+        self.found.ticks += 1
 
     def free(self, key: int) -> None:
         number, is_copy = self.live.pop(key, (-1, True))
@@ -177,11 +156,6 @@ class _Reading:
         found.natural = [min(self._natural.get(number, last), last) for number, last in enumerate(found.death)]
         return found
 
-    def _born(self, size: int) -> None:
-        self.found.bytes.append(size)
-        self.found.birth.append(self.found.ticks)
-        self.found.ticks += 1
-
     def _at(self, key: int) -> int:
         if key not in self.live:
             number = -len(self.found.older) - 1
@@ -193,33 +167,3 @@ class _Reading:
         self._holders[number] -= 1
         if number is not None and number >= 0 and not self._holders[number]:
             self._death[number] = self.found.ticks
-
-
-def _not_of_the_step(run: SeenStep) -> tuple[set[int], set[int], set[int]]:
-    """Find the allocations that get no ordinary lifetime, as indices of events.
-
-    Returns:
-        Three sets. The recorder's own allocations, such as copies of saved tensors. Workspaces, which are never freed
-        and which no marker names. Lost ones, which no marker names either, but which a thread that no tape sees frees,
-        such as those of collectives.
-    """
-    copies: set[int] = set()
-    lost: set[int] = set()
-    unseen: dict[int, int] = {}  # allocations that no marker has named yet: event index by address
-    live: dict[int, int] = {}
-    aside = False
-    for place, event in enumerate(run.events):
-        if event.kind == "alloc":
-            lost.update([unseen[event.key]] if event.key in unseen else [])
-            live[event.key] = unseen[event.key] = place
-            copies.update([place] if aside else [])
-        elif event.kind == "free":
-            unseen.pop(event.key, None)
-        else:
-            mark = run.marks[event.key]
-            aside = mark.kind == "aside" or (aside and mark.kind in ("release", "ready", "held", "gathered", "found"))
-            if mark.kind == "unpack":
-                copies.update(live[key] for key in mark.keys if key in live)
-            for key in mark.keys:
-                unseen.pop(key, None)
-    return (copies, set(), lost | {*unseen.values()}) if run.threads else (copies, {*unseen.values()}, lost)

@@ -13,7 +13,7 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._index.passes import Passes
 from .._optimizer.memory import Optimizers
-from .._record.prelude import unlike_bytes
+from .._record.attribute import unlike_bytes
 from .._record.recorded import Recorded
 
 

@@ -15,7 +15,7 @@ from .._batches.batch import Forward, gathered_bytes, gradient_bytes
 from .._calls.values import tensors
 from .._device import device_of
 from .._optimizer.shadow import state_tensors
-from .._record.build import static_bytes, storage_bytes
+from .._record.alive import static_bytes, storage_bytes
 
 
 def standing_beside(begins: Forward, optimizers: Sequence[Optimizer], counted_bytes: int, coming_bytes: int = 0) -> int:

@@ -251,9 +251,7 @@ class SeenStep:
         holders: what else holds tensors after forward (a custom function's ctx), in words for the user.
         regions: what the model recomputes by itself, in order.
         whole: which units were gathered as backward read, each time that it had changed.
-        events: the events of the tape, once it is closed.
-        reached: which of the step's leaves get a gradient.
-        threads: whether threads that no tape sees may free memory, as those of collectives on a CPU do.
+        events: the events of the tape that are of the step, once it is closed.
         sets_itself_up: whether forward changed attributes of modules. Many modules do so in their first forward only.
     """
 
@@ -272,8 +270,6 @@ class SeenStep:
     regions: dict[Region, None] = field(default_factory=dict)
     whole: list[SeenWhole] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    reached: frozenset[int] = frozenset()
-    threads: bool = False
     sets_itself_up: bool = False
 
     def casts_read(self, mark: Mark) -> list[int]:

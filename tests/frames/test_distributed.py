@@ -19,7 +19,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from autockpt import NotApplicable, Plan, apply, measure
-from tests.doors import Buckets, gradient_bytes, install, torch_private
+from tests.doors import Buckets, buckets_among, gradient_bytes, install, torch_private
 from tests.frames.comparing import steps
 from tests.frames.models import Tower, summed
 from tests.twin import counting_replays
@@ -192,13 +192,14 @@ def test_buckets_are_found_where_something_else_is_allocated_after_them() -> Non
     model = DistributedDataParallel(nn.Linear(100, 100))
     model(torch.ones(2, 100)).sum().backward()
     buckets = Buckets(model)
-    assert buckets.among([(1, 40_000), (2, 400)]) == set()  # allocated anew only in the second step
+    assert buckets.rebuilt_bytes == 0  # allocated anew only in the second step
     model(torch.ones(2, 100)).sum().backward()
     model(torch.ones(2, 100)).sum().backward()
+    assert buckets.rebuilt_bytes == 40_400
     for after in ([], [(0, 8)], [(0, 400), (9, 8)]):
-        assert buckets.among([*after, (1, 40_000), (2, 400), (3, 77)]) == {1, 2}
-    assert buckets.among([(0, 50_000), (1, 40_000), (2, 50_000), (3, 400)]) == {1, 3}  # of two wrappers, say
-    assert buckets.among([(0, 8), (1, 40_000)]) == set()
+        assert buckets_among([*after, (1, 40_000), (2, 400), (3, 77)], 40_400) == {1, 2}
+    assert buckets_among([(0, 50_000), (1, 40_000), (2, 50_000), (3, 400)], 40_400) == {1, 3}  # of two wrappers, say
+    assert buckets_among([(0, 8), (1, 40_000)], 40_400) == buckets_among([(1, 8)], 0) == set()
 
 
 def test_gradients_that_copies_of_a_unit_do_not_share_yet_are_counted() -> None:

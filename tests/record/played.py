@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 
-from tests.doors import AllocatorTape, Clock, Cpu, Device, HostClock, planned_device, record_build, recorder
+from tests.doors import AllocatorTape, Clock, Cpu, Device, HostClock, planned_device, record_recorded, recorder
 from tests.doors import rounded as rounded_on
 
 __all__ = ["WORKSPACES", "WORKSPACE_BYTES", "as_cuda", "recording_on", "rounded"]
@@ -105,7 +105,7 @@ def recording_on(device: Device) -> Iterator[None]:
     """Record steps on a device of the tests' own."""
     with (
         mock.patch.object(recorder, "device_of", lambda _: device),
-        mock.patch.object(record_build, "device_of", lambda _: device),
+        mock.patch.object(record_recorded, "device_of", lambda _: device),
     ):
         yield
 

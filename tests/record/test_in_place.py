@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from tests.doors import device_of, in_place, tensors
+from tests.doors import alive, device_of, in_place, tensors
 from tests.toys.told import Told
 from tests.twin import held_by, storage_bytes
 from tests.zoo import ZOO, Case, build
@@ -129,3 +129,20 @@ def test_a_recorded_step_that_somebody_still_holds_puts_no_markers_among_those_o
         model.zero_grad()
         torch.ones(16)
     assert [event.bytes for event in tape.events() if event.kind == "alloc" and event.bytes % 2] == []
+
+
+def test_what_a_loop_makes_anew_for_each_step_is_not_said_to_stand_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts in the step: a loop was told of its own targets as of tensors that do not count."""
+    monkeypatch.setattr("threading.active_count", lambda: 1)  # a test before may have left a thread that does nothing
+    model, batch, targets = nn.Linear(4, 4), torch.randn(2, 4), torch.zeros(1 << 14)
+    beside_bytes = storage_bytes((alive.beside(model, [batch], "cpu") or {}).values())
+    step = in_place.RecordedStep(model, torch.device("cpu"), (batch,))
+    output = step.forward((batch,), lambda: nn.Linear.forward(model, batch))
+    output.register_hook(lambda _: step.backward_begins())
+    (output.sum() + targets[0]).backward()
+    del output
+    del targets
+    anew = torch.zeros(1 << 14)
+    recorded = step.close((batch,))
+    assert recorded.stood == recorded.made == (anew.nbytes,)
+    assert recorded.uncounted_bytes == beside_bytes - anew.nbytes

@@ -25,7 +25,7 @@ from ..._data.profile import Profile
 from ..._device import device_of
 from ..._optimizer.memory import Optimizers
 from ..._optimizer.shadow import state_tensors
-from ..._record.build import storage_bytes
+from ..._record.alive import storage_bytes
 from ..._record.recorder import record_step
 from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep
