@@ -152,7 +152,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._frames.thread import thread as frames_thread
     from autockpt._frames.unit import UnitRun
     from autockpt._install.install import govern, install, installed_plan, set_aside, uninstall
-    from autockpt._install.installation import Installation
+    from autockpt._install.installation import Installation, PlanReport
     from autockpt._install.patches import governor_of, patched_behind
     from autockpt._install.watching import watching_replays
     from autockpt._optimizer.memory import OptimizerMemory, choose_optimizers, optimizer_memory
@@ -168,6 +168,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._record.attribute import Attributed, HeldBy, Stood, Written, attribute, events_of
     from autockpt._record.fake import RooflineClock
     from autockpt._record.loss import assumed_loss
+    from autockpt._record.recorded import Recorded
     from autockpt._record.recorder import Mode as RecordMode
     from autockpt._record.recorder import profiles_for, record_step
     from autockpt._record.step import Arguments, training_step
@@ -190,16 +191,15 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.spilled_step import SpilledStep
     from autockpt._stash.waiting import Waiting
     from autockpt._tables.lifetimes import Lifetimes, lifetimes
-    from autockpt._train import agreement
     from autockpt._train import request as train_request
-    from autockpt._train.decision import Decision, Situation
-    from autockpt._train.decision import decide as governor_decide
-    from autockpt._train.history import History
-    from autockpt._train.known import Known, Ready
+    from autockpt._train.known import History, Known, Ready
+    from autockpt._train.machine import Decision, step_begins, step_ends, step_grows
+    from autockpt._train.ranks import agreement
     from autockpt._train.refusing import refusing
     from autockpt._train.request import Request
+    from autockpt._train.runners import Runners
+    from autockpt._train.state import MOST_RECORDED, MOST_TRIES, Ran, StepBegins, StepEnds, StepState
     from autockpt._train.step import MOST_FORWARDS
-    from autockpt._train.ways import Ways
     from autockpt._watch import observer
     from autockpt._watch.marks import Mark, MarkKind
     from autockpt._watch.observer import Observer

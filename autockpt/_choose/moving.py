@@ -15,6 +15,7 @@ from ..solvers import Infeasible, Solution, Status
 from ..solvers.deadline import Deadline
 from ..solvers.errors import TooCostly
 from ..solvers.registry import SEARCHING
+from .below import Choice, worth
 from .candidates import Candidates
 
 MOVING = 2.5
@@ -23,7 +24,7 @@ MOVING = 2.5
 
 def choose_moves(
     candidates: Candidates, asked: Asked, deadline: Deadline, search: Callable[[Candidates, Deadline], Solution]
-) -> tuple[Candidates, Solution]:
+) -> Choice:
     """Choose what to recompute, and then what to move instead; return the candidates that the choice is of as well.
 
     Args:
@@ -49,7 +50,7 @@ def choose_moves(
         if not reached and not pinned and found[0].status is not Status.OPTIMAL:
             with contextlib.suppress(Infeasible, TooCostly):  # with fewer candidates it gets further
                 found.append(search(candidates.staying(), later.share(0.5)))
-    best = min(found, key=lambda each: _worth(each, asked))
+    best = min(found, key=lambda each: worth(each, asked))
     if not searching or _costs_nothing(best):
         return candidates, best
     budget_bytes = asked.goal.budget_bytes or best.peak_bytes
@@ -58,9 +59,3 @@ def choose_moves(
 
 def _costs_nothing(solution: Solution) -> bool:
     return solution.status is Status.OPTIMAL and not solution.recompute_seconds
-
-
-def _worth(solution: Solution, asked: Asked) -> tuple[float, ...]:
-    """Sort key of solutions, best first: the cost; where the lowest peak is asked for, the peak and then the cost."""
-    budget_bytes = asked.goal.budget_bytes
-    return (0 if budget_bytes else solution.peak_bytes, solution.recompute_seconds)

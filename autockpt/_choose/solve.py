@@ -23,7 +23,7 @@ from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import TooCostly
 from ..solvers.lowest import least_peak_until
 from ..solvers.registry import named, solve_until
-from .below import choose_among
+from .below import Choice, with_parts, worth
 from .bound import lay_out, least_seconds
 from .by_clocks import choose_by_clocks
 from .candidates import Candidates, find_candidates
@@ -31,6 +31,7 @@ from .candidates.by_hand import runs_of_layers
 from .candidates.from_plan import find_planned
 from .moving import choose_moves
 from .peak_breakdown import advise, peak_parts
+from .pins import pin
 
 _log = logging.getLogger("autockpt")
 
@@ -143,31 +144,59 @@ def choose(
         found = find_candidates(profile, deadline=looking, offload=asked.offload, solver=asked.solver)
     found = with_layers(found, asked.solver)
 
-    most_seconds = asked.goal.most_seconds(found.plain_seconds)
-
-    def until() -> Deadline:
-        return Deadline.after(asked.seconds, clock=clock, progress=progress)
-
-    def solved(every: Candidates, allowed: Candidates) -> tuple[Candidates, Solution]:
-        def search(those: Candidates, when: Deadline, budget_bytes: int | None = None) -> Solution:
-            wanted = asked if budget_bytes is None else replace(asked, goal=Goal.of(budget_bytes))
-            return _solution(every, those, most_seconds, wanted, when)
-
-        if allowed.offload is not None:
-            return choose_moves(allowed, asked, until(), search)
-        if allowed.paces is not None:
-            return allowed, choose_by_clocks(allowed, asked, until(), search)
-        return allowed, search(allowed, until())
-
-    candidates, solution = choose_among(found, asked, solved, lambda: for_candidates(asked.seconds, progress, clock))
+    began = Deadline.after(asked.seconds, clock=clock, progress=progress)
+    candidates, solution = _best(found, asked, began)
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
-        until().tell("how little any method would recompute")
+        began.tell("how little any method would recompute")
         bounds = bounded and asked.offload is None  # the bound does not model moves
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounds else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
+
+
+def _best(found: Candidates, asked: Asked, began: Deadline) -> Choice:
+    """Choose among what was found, and once more with runs in parts where that may do better; return the better one.
+
+    Args:
+        found: what was found, before pins.
+        asked: what is asked.
+        began: whose clock and progress all searches have.
+    """
+    every: Candidates | None = found
+    best: Choice | None = None
+    missed: Infeasible | None = None
+    while every is not None:
+        try:
+            choice = _at_level(every, asked, began.again(asked.seconds))
+            best = choice if best is None or worth(choice[1], asked) < worth(best[1], asked) else best
+        except Infeasible as error:
+            missed = error if missed is None or error.minimum_bytes < missed.minimum_bytes else missed
+        looking = for_candidates(asked.seconds, began.progress, began.clock)
+        every = with_parts(found, asked, best or missed, looking) if every is found else None
+    try:
+        if best is None and missed is not None:
+            raise missed
+    finally:
+        missed = None  # its traceback refers to this frame, and that to all candidates
+    assert best is not None
+    return best
+
+
+def _at_level(every: Candidates, asked: Asked, deadline: Deadline) -> Choice:
+    """Choose among those candidates that pins leave: with moves, on two clocks, or by what the solver finds alone."""
+    most_seconds, allowed = asked.goal.most_seconds(every.plain_seconds), pin(every, asked.pins)
+
+    def search(those: Candidates, until: Deadline, budget_bytes: int | None = None) -> Solution:
+        wanted = asked if budget_bytes is None else replace(asked, goal=Goal.of(budget_bytes))
+        return _solution(every, those, most_seconds, wanted, until)
+
+    if allowed.offload is not None:
+        return choose_moves(allowed, asked, deadline, search)
+    if allowed.paces is not None:
+        return allowed, choose_by_clocks(allowed, asked, deadline, search)
+    return allowed, search(allowed, deadline)
 
 
 def with_layers(found: Candidates, solver: str) -> Candidates:
@@ -194,7 +223,7 @@ def restate(plan: Plan, profile: Profile, asked: Asked) -> Plan | None:
     return msgspec.structs.replace(made, goal=asked.goal, refused=plan.refused)
 
 
-def for_candidates(seconds: float, progress: Progress, clock: Callable[[], float] | None = None) -> Deadline:
+def for_candidates(seconds: float, progress: Progress | None, clock: Callable[[], float] | None = None) -> Deadline:
     """Return the deadline for finding candidates, if the solver may then search for `seconds`."""
     return Deadline.after(CANDIDATES_SHARE * seconds, clock=clock or time.thread_time, progress=progress)
 

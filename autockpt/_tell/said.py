@@ -151,7 +151,7 @@ MOST_UNCOUNTED = 0.05
 loop's own batches and metrics are mostly less."""
 
 
-class Said:
+class WarnOnce:
     """Warns the user, and remembers which warnings were given."""
 
     def __init__(self) -> None:

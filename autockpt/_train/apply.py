@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, get_args
 
 import torch
+from torch import nn
 
 from .. import _torch_private as private
 from .._calls.pin_names import refuse_unclear_pins
@@ -22,13 +24,13 @@ from .._device import device_of
 from .._install.install import govern, installed_plan, uninstall
 from .._optimizer.memory import Optimizers
 from .._ranks.refuse import refuse_foretold, refuse_sharded
+from .._record.alive import alive
 from .._record.step import refuse_late_writes, refuse_unseen, refuse_untrainable
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_like, shown
 from .given import apply_given, offload_for
 from .governor import Governor
 from .request import Request
-from .wholes import refuse_part
 
 _log = logging.getLogger("autockpt")
 
@@ -192,7 +194,7 @@ def plan_of(model: Models) -> Plan | None:
     return installed_plan(as_one(model))
 
 
-def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
+def goal_for(model: nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
     """Return the goal of a plan for `model`. A budget in percent is a share of the memory of the model's device.
 
     Raises:
@@ -216,7 +218,7 @@ def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: o
         raise BudgetError(f"check is {shown(check)}; it can be {', '.join(map(repr, get_args(Checking)))}")
 
 
-def _hold(model: torch.nn.Module, inputs: object, request: Request) -> None:
+def _hold(model: nn.Module, inputs: object, request: Request) -> None:
     """Hold a model to what is requested: with a plan for `inputs`, or with plans for the steps that it takes."""
     refuse_unclear_pins(model, request.pins, request.offload)
     governor = Governor(request, model if isinstance(model, Together) else None)
@@ -233,7 +235,7 @@ def _hold(model: torch.nn.Module, inputs: object, request: Request) -> None:
 
 
 def _plannable_goal(
-    model: torch.nn.Module,
+    model: nn.Module,
     budget: int | str | None,
     max_overhead: float | None,
     inputs: object,
@@ -258,7 +260,7 @@ def _plannable_goal(
     return goal
 
 
-def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
+def _look_at_devices(model: nn.Module, goal: Goal) -> None:
     """Refuse a device that reports no allocations. Warn of several devices, and of a budget above the memory."""
     there = [each for each in model.parameters() if not each.is_meta]
     trained = [each for each in there if each.requires_grad]
@@ -278,7 +280,7 @@ def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
         )
 
 
-def _refuse_as_it_is(model: torch.nn.Module, *, given: bool) -> None:
+def _refuse_as_it_is(model: nn.Module, *, given: bool) -> None:
     """Refuse a model that is compiled as a whole, or that is part of a model that is held to a budget.
 
     If the plan is `given`, a model compiled in place by ``module.compile()`` is accepted.
@@ -289,4 +291,35 @@ def _refuse_as_it_is(model: torch.nn.Module, *, given: bool) -> None:
             "the model is compiled as a whole, and no step inside a compiled forward can be recorded. Apply to the "
             "model itself, with a batch: apply(model, budget, inputs=batch, loss=loss). Compile it after that."
         )
-    refuse_part(model)
+    _refuse_part(model)
+
+
+def _refuse_part(model: nn.Module) -> None:
+    """Refuse a model, or several, if one is a part of a larger model that is held to a budget.
+
+    Raises:
+        NotApplicable: one is such a part; the message names the larger model.
+    """
+    if next(_wholes(model), None) is None:
+        return
+    gc.collect()  # the larger model may be garbage already
+    for name, whole in _wholes(model):
+        raise NotApplicable(
+            f"the model is {name!r} in a {type(whole).__name__} that is held to a budget, and is planned with it. Take "
+            "that budget off first, autockpt.remove(whole); or say there what its calls shall do: apply(whole, budget, "
+            f"keep='{name}.*')."
+        )
+
+
+def _wholes(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield each model with a budget that contains one of the given models, with the name that it has there."""
+    own = roots(model).values()
+    for whole in (each for governor in alive(Governor) for each in _held_by(governor)):
+        inside = () if any(whole is root for root in own) else whole.named_modules()
+        yield from ((name, whole) for name, inner in inside if any(inner is root for root in own))
+
+
+def _held_by(governor: Governor) -> list[nn.Module]:
+    """Return the models that a governor holds to a budget; none for a copy that has not trained yet."""
+    model = governor.model
+    return [] if model is None or not governor.handle.patched else [*roots(model).values()]

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 
 from .._batches.batch import Batch
 from .._calls.values import tensors
+from .state import MOST_TRIES
 from .step import MOST_FORWARDS, StepUnderWay
-from .surprises import MOST_TRIES
 
 MOST_KINDS = 64
 """How many kinds of such forwards are remembered."""
@@ -54,7 +54,7 @@ class Evaluations:
         if step.backward:
             if self._alone:
                 self.train(step.batches)
-        elif step.way.watches and not step.waits():
+        elif step.runner.watches and not step.waits():
             for batch in step.batches:
                 self._counted(batch, 1 if step.graphs.differentiable else MOST_FORWARDS // MOST_TRIES)
 

@@ -19,11 +19,13 @@ from .. import _torch_private as private
 from .._batches.batch import Batch, Forward
 from .._device import Device, Level
 from .._frames.thread import carrying
+from .._install.installation import Installation
 from .known import Ready
-from .way import Installed, ObservedStep, Way
+from .state import Ran
+from .step import StepRunner
 
 
-class PlannedWay(Way):
+class PlannedRunner(StepRunner):
     """Runs a step under the plan that is on the model.
 
     Args:
@@ -39,7 +41,7 @@ class PlannedWay(Way):
 
     def __init__(
         self,
-        installed: Installed,
+        installed: Installation,
         ready: Ready | None,
         measured: Measured | None = None,
         after_backward: Callable[[], None] | None = None,
@@ -77,16 +79,16 @@ class PlannedWay(Way):
         if self._backward_began and self._measured is not None:
             self._measured.ends()
 
-    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
+    def end(self, arguments: object, *, cut: bool) -> Ran:
         if self._after_backward is not None and not self._backward_began:  # it may have begun at no output
             self._after_backward()
         if self._measured is None:
-            return ObservedStep(ready=self._ready)
+            return Ran(ready=self._ready)
         peak_bytes, new_bytes = self._measured.peak_bytes(), self._measured.new_bytes
-        return ObservedStep(ready=self._ready, peak_bytes=peak_bytes, new_bytes=new_bytes)
+        return Ran(ready=self._ready, peak_bytes=peak_bytes, new_bytes=new_bytes)
 
     def drop(self) -> None:
-        """Do nothing: this way holds nothing."""
+        """Do nothing: this runner holds nothing."""
 
 
 class Measured:

@@ -62,8 +62,3 @@ def refusing(profile: Profile, faults: Mapping[str, str]) -> Profile:
     known = profile.refused("call")
     new = (RefusedPart("call", number, reason) for number, reason in refused.items() if number not in known)
     return msgspec.structs.replace(profile, refusals=(*profile.refusals, *parts.values(), *new))
-
-
-def offered(profile: Profile, *, speaks: bool) -> Profile:
-    """Return a profile whose replays gather units of FSDP2 only if all ranks run them together: if they speak."""
-    return profile if speaks else msgspec.structs.replace(profile, units=None)

@@ -1,4 +1,4 @@
-"""The step under way: which forwards it has made, and which of their graphs still wait for a backward.
+"""The step under way, and what runs it: which forwards it has made, which of their graphs still wait for a backward.
 
     one forward          F ── B ── optimizer │ F ── B ── ...
     a waiting graph      G ── D ── B(D) ── D(G) ── B(D, G) │ G ── ...      a generator's, while its critic learns
@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .._batches.batch import Batch, Kind
+from .._batches.batch import Batch, Forward, Kind
 from .._watch.graphs import Graphs
-from .decision import Decision
-from .way import Way
+from .machine import Decision
+from .state import Ran
 
 MOST_FORWARDS = 16
 """After this many forwards since a step's first backward, or since an optimizer's last step, a graph that still waits
@@ -75,12 +76,68 @@ class Patience:
         return bool(before)
 
 
+class StepRunner(Protocol):
+    """Runs one step, and sees how it runs.
+
+    Attributes:
+        watches: whether the step is watched. Watching ends as something else begins, and covers only this thread.
+        tapes: whether a tape watches it. A tape has to end in its own thread, and also sees what the loop allocates
+            between steps.
+        unhooked: whether a forward switched off, for a while, the saved-tensor hooks that the runner needs.
+        reached: whether a backward was seen to read what a forward saved; False where none is watched.
+    """
+
+    __slots__ = ()
+
+    watches: bool
+    tapes: bool
+
+    @property
+    def unhooked(self) -> bool: ...
+
+    @property
+    def reached(self) -> bool: ...
+
+    def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
+        """Whether a step with these forwards so far keeps to the budget; it began with so many bytes of gradients."""
+
+    def forward(self, begins: Forward) -> Any:
+        """Run one of the step's forwards."""
+
+    def call(self, begins: Forward) -> Any:
+        """Run a call of the model, or of another one of several, that comes from inside one of the forwards."""
+
+    def backward_begins(self) -> None:
+        """Note that a backward begins, or has begun; called inside it."""
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer has taken a step, and the state that it now has."""
+
+    def pauses(self) -> None:
+        """Note that the model runs a forward that does not train, so that the step may be over."""
+
+    def end(self, arguments: object, *, cut: bool) -> Ran:
+        """End the step, because something else begins.
+
+        Args:
+            arguments: the arguments of what begins. They are not part of the step.
+            cut: whether something else than the next step's forward begins. Then part of what the loop allocates before
+                that forward is not seen.
+
+        Raises:
+            ProfilingError: nothing can be learnt from the step.
+        """
+
+    def drop(self) -> None:
+        """Release what the runner holds. Graphs that are alive keep what they need."""
+
+
 class StepUnderWay:
     """A training step, from its first forward to the first forward of the next one.
 
     Args:
         decision: how it runs.
-        way: what runs it.
+        runner: what runs it.
         model: the model that trains; not kept alive.
         gradient_bytes: bytes of the gradients that exist as it begins.
         made_before: sizes of what the loop allocated before it; empty unless the previous step was recorded.
@@ -95,15 +152,21 @@ class StepUnderWay:
 
     __slots__ = (
         *("_ahead", "_model", "_patience", "_pauses", "_thread", "batches", "decision", "gradient_bytes", "graphs"),
-        *("made_before", "running", "trains", "way", "whole"),
+        *("made_before", "runner", "running", "trains", "whole"),
     )
 
     def __init__(
-        self, decision: Decision, way: Way, model: nn.Module, gradient_bytes: int, made_before: tuple[int, ...] = ()
+        self,
+        decision: Decision,
+        runner: StepRunner,
+        model: nn.Module,
+        gradient_bytes: int,
+        made_before: tuple[int, ...] = (),
     ) -> None:
-        self.decision, self.way, self.gradient_bytes, self.made_before = decision, way, gradient_bytes, made_before
+        self.decision, self.runner = decision, runner
+        self.gradient_bytes, self.made_before = gradient_bytes, made_before
         self.batches: list[Batch] = []
-        self.graphs, self.running, self.trains = Graphs(way.backward_begins), False, False
+        self.graphs, self.running, self.trains = Graphs(runner.backward_begins), False, False
         self._model, self._thread, self._patience = weakref.ref(model), threading.current_thread(), Patience()
         self.whole = False
         self._ahead = 0  # forwards that began while only the graph of the forward just before them waited
@@ -122,7 +185,7 @@ class StepUnderWay:
     @property
     def backward(self) -> bool:
         """Whether a backward has begun, even at a tensor that no forward returned."""
-        return bool(self.graphs.backwards) or self.way.reached
+        return bool(self.graphs.backwards) or self.runner.reached
 
     def goes_on(self) -> bool:
         """Whether a forward that begins now belongs to this step: the graph of an earlier one still waits."""
@@ -199,4 +262,4 @@ class StepUnderWay:
 
 def is_watched_elsewhere(step: StepUnderWay | None) -> bool:
     """Whether a step is under way that another thread watches."""
-    return step is not None and step.way.watches and not step.is_here() and step.is_alive()
+    return step is not None and step.runner.watches and not step.is_here() and step.is_alive()

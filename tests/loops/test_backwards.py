@@ -233,7 +233,7 @@ def test_a_pass_through_one_node_keeps_no_graph() -> None:
         stage_backward_weight(model.parameters(), groups)
         model.zero_grad()
     governor: Any = governor_of(model)
-    assert ProfileIndex(governor._plans.history.known[0].profile).passes.keeping == [True, False, False]
+    assert ProfileIndex(governor._state.history.known[0].source.profile).passes.keeping == [True, False, False]
 
 
 def test_one_backward_is_still_one() -> None:

@@ -454,7 +454,7 @@ def test_a_profile_of_late_forwards_says_of_each_tick_what_runs(tmp_path: Path) 
         model("critic", made).square().mean().backward()
         model.zero_grad()
     governor: Any = governor_of(model)
-    profile: autockpt.Profile = governor._plans.history.known[0].profile
+    profile: autockpt.Profile = governor._state.history.known[0].source.profile
     profile.save(tmp_path / "profile.json")
     assert autockpt.Profile.load(tmp_path / "profile.json") == profile
     (start, stop), (again,) = profile.late_forwards[0], profile.backward_ticks

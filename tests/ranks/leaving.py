@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 
 import autockpt
-from tests.doors import Ways, rank_group
+from tests.doors import Runners, rank_group
 
 from .bad import applied, budget_for, own_of, told_of, wait_for
 from .models import Shared, step, tokens, writer
@@ -55,7 +55,7 @@ def _trained(
 def failing_as_a_step_begins(rank: int, *, shared: Shared) -> dict[str, Any]:
     """Have one rank fail as it begins to record a larger batch, by an error that is none of the library's."""
     wait_for(20)
-    failing = mock.patch.object(Ways, "recorded", side_effect=MemoryError("none left"))
+    failing = mock.patch.object(Runners, "recorded", side_effect=MemoryError("none left"))
 
     def between(_: torch.nn.Module) -> Any:
         return failing if rank == 1 else nullcontext()
@@ -133,7 +133,9 @@ def failing_stage(rank: int, *, which: int) -> dict[str, Any]:
     autockpt.apply(model.asked, 10**9)
     _, runs = model.wrapped(4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    failing = mock.patch.object(Ways, "recorded", side_effect=autockpt.NotApplicable("layers that nobody can record"))
+    failing = mock.patch.object(
+        Runners, "recorded", side_effect=autockpt.NotApplicable("layers that nobody can record")
+    )
     errors: list[tuple[int, str]] = []
     for number in range(3):
         optimizer.zero_grad()

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any, cast
 
 import pytest
 
 from autockpt import Plan
-from tests.doors import Batch, BatchKind, Decision, History, Known, Ready, Situation, governor_decide
+from tests.doors import (
+    Batch,
+    BatchKind,
+    Decision,
+    Goal,
+    History,
+    Known,
+    PlanReport,
+    Ready,
+    StepBegins,
+    StepState,
+    step_begins,
+)
 
 
 def batch(rows: int) -> Batch:
@@ -23,12 +36,17 @@ def ready(unfit: str = "") -> Ready:
     return Ready(kind=kind(8), profile=cast("Any", None), plan=Plan(segments=()), unfit=unfit)
 
 
+NEW = StepState.of(Goal(budget=1000))
 KNOWN, PLAN, LOWEST = Known(kind=kind(8), anatomy={}), ready(), ready("9 MB at least")
 NOTHING = History()
 RECORDED = History(known=(KNOWN,))
 TIMED = History(known=(KNOWN,), slower=1.0)
 PLANNED = History(known=(KNOWN,), slower=1.0, ready=(PLAN,), current=PLAN)
-MEASURED, STEPPED = {"surprise": "measured 10 MB"}, {"surprise": "AdamW took its first step"}
+GROWN, REFUSED = {"outgrown": "AdamW"}, Decision("Replan", "some calls cannot be replayed")
+
+
+def decided(state: StepState, rows: int, **seen: Any) -> Decision:
+    return step_begins(state, StepBegins(batch=batch(rows), **seen))[1]
 
 
 @pytest.mark.parametrize(
@@ -36,22 +54,25 @@ MEASURED, STEPPED = {"surprise": "measured 10 MB"}, {"surprise": "AdamW took its
     [
         (NOTHING, 8, {}, Decision("Record")),
         (History(slower=1.0), 8, {}, Decision("Record")),
-        (PLANNED, 8, {"unknown": True}, Decision("Record")),  # the last step did what no recording covers
-        (RECORDED, 8, {"unknown": True}, Decision("Record")),
         (RECORDED, 16, {}, Decision("Time")),  # a larger one
         (TIMED, 16, {}, Decision("Record")),
         (PLANNED, 16, {}, Decision("Record")),
         (PLANNED, 8, {"gradient_bytes": 4}, Decision("Record")),
         (RECORDED, 8, {}, Decision("Time")),
-        (RECORDED, 8, STEPPED, Decision("Time")),
+        (RECORDED, 8, GROWN, Decision("Time")),
         (TIMED, 8, {}, Decision("Replan", "a step of its kind was recorded")),
         (TIMED, 4, {}, Decision("Replan", "a step of its kind was recorded")),
         (PLANNED, 8, {}, Decision("Keep", ready=PLAN)),
         (PLANNED, 4, {}, Decision("Keep", ready=PLAN)),
-        (PLANNED, 8, STEPPED, Decision("Replan", "AdamW took its first step")),
+        (PLANNED, 8, GROWN, Decision("Replan", "AdamW keeps more than the plan counts on")),
         (History(slower=1.0, ready=(PLAN,)), 8, {}, Decision("Keep", ready=PLAN)),  # its recording is the oldest
         (History(slower=1.0, ready=(LOWEST,)), 8, {}, Decision("Lowest", "9 MB at least", LOWEST)),
-        (History(slower=1.0, ready=(LOWEST,)), 8, MEASURED, Decision("Replan", "measured 10 MB")),
+        (
+            History(known=(KNOWN,), slower=1.0, ready=(LOWEST,)),
+            8,
+            {"report": PlanReport(faults={"h#0": "draws"})},
+            REFUSED,
+        ),
         (History(slower=1.0, ready=(LOWEST, PLAN), current=PLAN), 8, {}, Decision("Keep", ready=PLAN)),
         (PLANNED.without_plans(), 8, {}, Decision("Replan", "a step of its kind was recorded")),
         (
@@ -64,7 +85,12 @@ MEASURED, STEPPED = {"surprise": "measured 10 MB"}, {"surprise": "AdamW took its
     ],
 )
 def test_the_table(history: History, rows: int, seen: dict[str, Any], decision: Decision) -> None:
-    assert governor_decide(history, Situation(batch=batch(rows), **seen)) == decision
+    assert decided(replace(NEW, history=history), rows, **seen) == decision
+
+
+@pytest.mark.parametrize("history", [RECORDED, TIMED, PLANNED])
+def test_a_step_is_recorded_after_one_that_did_what_no_recording_covers(history: History) -> None:
+    assert decided(replace(NEW, history=history, unknown=True), 8) == Decision("Record")
 
 
 def test_nothing_runs_under_a_plan_that_was_not_recorded_and_timed() -> None:
@@ -72,7 +98,7 @@ def test_nothing_runs_under_a_plan_that_was_not_recorded_and_timed() -> None:
     for recorded, timed, planned, surprised, unfit in product(flags, repeat=5):
         made = (ready("x" * unfit),) if planned and recorded else ()
         history = History(known=(KNOWN,) * recorded, slower=1.0 if timed else None, ready=made)
-        what = governor_decide(history, Situation(batch=batch(8), surprise="x" * surprised)).what
+        what = decided(replace(NEW, history=history), 8, outgrown="AdamW" * surprised).what
         assert (what in ("Record", "Time")) == (not (recorded and timed))
         assert what != "Keep" or (planned and not surprised and not unfit)
 

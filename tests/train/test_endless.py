@@ -150,7 +150,7 @@ def test_a_loss_that_forward_does_not_return_is_planned(model: type[Network], ca
     plan = autockpt.plan_of(loop.model)
     assert plan is not None and plan.segments
     governor: Any = governor_of(loop.model)
-    assert not governor._ways.stashes.holding
+    assert not governor._runners.stashes.holding
 
 
 def named(model: nn.Module, number: int) -> None:

@@ -135,7 +135,7 @@ def test_headroom_is_that_of_larger_steps_that_were_seen_where_fake_tensors_do_n
     loop.losses([tokens_of(4, length) for length in lengths])
     assert "larger batches are guessed" in caplog.text and decision(loop) == "Replan"
     governor: Any = governor_of(loop.model)
-    longest = max(shape[1] for shape in governor._plans.history.current.kind.batches[0].shapes)
+    longest = max(shape[1] for shape in governor._state.history.current.kind.batches[0].shapes)
     real = plain_peak(tokens_of(4, longest), layers=2)
     assert longest == round(1.25 * max(lengths) + 0.1)
     assert real <= plan_of(loop).plain_peak_bytes <= 1.1 * real

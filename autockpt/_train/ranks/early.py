@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from .. import _torch_private as private
-from .._calls.values import tensors
-from .._frames.frame import Frame
-from .._ranks.pipeline import Pipeline
+from ... import _torch_private as private
+from ..._calls.values import tensors
+from ..._frames.frame import Frame
+from ..._ranks.pipeline import Pipeline
 
 Waiting: TypeAlias = tuple[list[weakref.ref[Tensor]], weakref.ref[Frame]]
 

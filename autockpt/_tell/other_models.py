@@ -19,7 +19,7 @@ STEPS_TO_COME = 3
 """After this many steps, a warning names the models that never ran."""
 
 
-class Neighbour(Protocol):
+class OtherGovernor(Protocol):
     """A governor, as another one sees it.
 
     Attributes:
@@ -36,8 +36,8 @@ class Neighbour(Protocol):
         """Whether a step of it is under way that still waits for a backward."""
 
 
-class Company:
-    """What one governor knows of its own models, and of other governors' models."""
+class OtherModels:
+    """Which of its own models one governor has seen, and which other governor's model trains in the same loop."""
 
     def __init__(self) -> None:
         self._ran: set[str] = set()
@@ -54,7 +54,7 @@ class Company:
         absent = [name for name in names if name not in self._ran]
         return [said.MISSING.format(listed(absent))] if absent and self._steps == STEPS_TO_COME + 1 else []
 
-    def meets(self, mine: Neighbour, name: str, *, planned: bool) -> list[str]:
+    def meets(self, mine: OtherGovernor, name: str, *, planned: bool) -> list[str]:
         """Note that the model with this name trains. Return a warning if another governor's model trains in its loop.
 
         Two models that train one after the other, each to its end, share no loop. No warning if this one is not

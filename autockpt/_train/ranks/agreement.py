@@ -23,20 +23,20 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 from torch import nn
 
-from .._data.errors import NotApplicable
-from .._data.files import decode, encode
-from .._data.offload import Offload
-from .._data.plan import Plan
-from .._data.profile import Profile
-from .._ranks import Choose, One, Parted, Ranks, ranks_of
-from .._ranks.by_hand import what_runs
-from .._ranks.errors import error_of, left_of, plain_error, told_as, unequal_of
-from .._ranks.fsdp import speaks, units
-from .._stash.parts import with_parts
-from .._stash.shard import is_unlike
-from ..solvers.errors import Infeasible, TooCostly
-from .known import Ready
-from .request import Request
+from ..._data.errors import NotApplicable
+from ..._data.files import decode, encode
+from ..._data.offload import Offload
+from ..._data.plan import Plan
+from ..._data.profile import Profile
+from ..._ranks import Choose, One, Parted, Ranks, ranks_of
+from ..._ranks.by_hand import what_runs
+from ..._ranks.errors import error_of, left_of, plain_error, told_as, unequal_of
+from ..._ranks.fsdp import speaks, units
+from ..._stash.parts import with_parts
+from ..._stash.shard import is_unlike
+from ...solvers.errors import Infeasible, TooCostly
+from ..known import Ready
+from ..request import Request
 
 
 class Prepared(Protocol):
@@ -100,6 +100,10 @@ class Agreement:
             self._ranks, self.speaks, self._gathers = ranks_of(model), speaks(model), bool(units(model))
         return self.several
 
+    def meets(self, model: nn.Module) -> bool:
+        """Whether other ranks wait for this one as the step that begins does."""
+        return not self._over and self.opens(model)
+
     def begins(
         self,
         model: nn.Module,
@@ -125,7 +129,7 @@ class Agreement:
             AutockptError: ranks ask for different things, one has failed, or one does not come; raised on all.
             Parted: one has not come soon; each rank plans by itself from now on.
         """
-        if self._over or not self.opens(model):
+        if not self.meets(model):
             return "go on"
         if self._request.strict:
             raise NotApplicable(STRICT.format(len(self._ranks.members)))
