@@ -9,6 +9,7 @@ loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
 runs.py         the watched step
 timing.py       forwards and steps of their own, for the seconds
+host_times.py   what a device's host takes in a step
 host_speed.py   how slow this machine's host is
 in_place.py     a user's own step, recorded; recorded.py is what it was, excerpt.py finds what of the tape is of it
 timed.py        a user's own step, timed

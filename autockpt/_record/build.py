@@ -12,12 +12,14 @@ import torch
 from .. import _torch_private as private
 from .._calls.contents import Contents
 from .._calls.roots import title
+from .._data.host_seconds import HostSeconds
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import Device, device_of, rounded
 from .._optimizer.memory import OptimizerMemory
 from .._ranks.fsdp import parameters_at_rest
 from .._tables.flow import Flow
+from .._tables.host import host_seconds_of
 from .._tables.lifetimes import lifetimes
 from .._tables.seconds import Seconds
 from .._tables.tables import make_tables
@@ -56,6 +58,7 @@ def build_profile(
     )
     tables = make_tables(Flow(run, found), found, seconds)
     own = own_replays(model, run.regions)
+    host = host_seconds_of(seconds, tables["calls"], one_forward=not found.late_forwards())
     changed, on = {name for call in tables["calls"] for name in call.buffers}, device_of(device)
     return Profile(
         model=title(model),
@@ -65,6 +68,7 @@ def build_profile(
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=seconds.plain_seconds,
         host_slowdown=host_slowdown() if ran else None,
+        host=HostSeconds(alone=notes[0]) if host and (notes := _device_notes(model, device)) else host,
         static=static,
         optimizer=optimizer.source,
         optimizer_step_bytes=optimizer.step_bytes,

@@ -24,6 +24,7 @@ from .._stash.plan_stash import rates_of
 from .._stash.spill import Spill
 from .._watch.marks import SeenStep
 from .build import build_profile, static_bytes
+from .host_times import drained_times
 from .own_replays import is_unasked
 from .runs import watch_step
 from .sandbox import Sandbox
@@ -154,7 +155,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     seconds = recorded_seconds(run, clock, backward=device.runs_at_once)
     if timed:
         with step.gradients_aside():
-            seconds = timed_seconds(step, run, clock, seconds)
+            seconds = replace(timed_seconds(step, run, clock, seconds), host=drained_times(step, clock, run))
     sandbox.rewind()
     optimizer = optimizer_memory(optimizers, run.reached, device)
     return build_profile(
