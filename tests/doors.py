@@ -42,8 +42,9 @@ from autockpt._data.devices import DEVICES, UnknownDevice
 from autockpt._data.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
+from autockpt._data.host_seconds import HostSeconds
 from autockpt._data.keys import split_key
-from autockpt._data.paces import paces_of
+from autockpt._data.paces import QUEUE, host_mode, paces_of
 from autockpt._data.rooflines import IDLE_HOST, ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
@@ -74,7 +75,7 @@ from autockpt._link.ends import Ends
 from autockpt._link.road import Move, Road, Trip
 from autockpt._replays.effects import PlannedReplay, replay_of
 from autockpt._replays.replay_seconds import HostWork
-from autockpt._replays.two_clocks import QUEUE, Launches
+from autockpt._replays.two_clocks import Launches
 from autockpt._replays.two_clocks import run as run_on_two_clocks
 from autockpt._replays.two_clocks import simulate as simulate_two_clocks
 from autockpt._show.explain.brief import brief_frontier, brief_plan, brief_profile
@@ -204,6 +205,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._watch.marks import Mark, MarkKind
     from autockpt._watch.observer import Observer
     from autockpt._watch.routing import routed_operators as operator_routing
+    from autockpt._watch.stamps import Stamps
     from autockpt._watch.static import StaticStorages
     from autockpt._world.group import world_of
     from autockpt._world.shard import blocks_of

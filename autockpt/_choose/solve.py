@@ -15,6 +15,7 @@ import msgspec
 from .._data.errors import NotApplicable
 from .._data.goal import NO_PINS, SECONDS, Asked, Goal, Patterns, Pins
 from .._data.offload import Offload
+from .._data.paces import host_mode
 from .._data.plan import Plan, Refusal, Segment
 from .._data.profile import Profile, refuse_no_profile
 from ..solvers import Infeasible, Solution, simulate
@@ -301,6 +302,7 @@ def make_plan(
         recompute_seconds=solution.recompute_seconds,
         plain_seconds=candidates.plain_seconds,
         host_pace_seconds=None if clocks is None else clocks.host_pace_seconds,
+        host_mode=None if clocks is None else host_mode(profile),
         lower_bound_seconds=believed(lower_bound_seconds, solution),
         choice_bound_seconds=solution.lower_bound_seconds,
         profile_mode=profile.mode,

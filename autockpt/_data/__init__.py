@@ -20,6 +20,7 @@ shipped.py      the profiles that come with autockpt
 devices.py      devices that people own: memory and what vendors state
 paces.py        how fast a host launches and a device computes
 rooflines.py    rates of devices, for seconds that nothing has measured
+host_seconds.py what the host of a device took in a step
 host.py         what the system says of the machine
 errors.py       errors that are raised on purpose
 door.py         errors come out of the public door without the frames inside

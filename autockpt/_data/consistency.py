@@ -17,6 +17,9 @@ from .step_record import StepRecord
 
 TENSORS = dict.fromkeys(("tensor", "reads", "makes", "writes", "outputs", "attributes"), "tensor")
 CALLS, FUNCTIONS = {"call": "call", "sources": "call"}, {"function": "function", "functions": "function"}
+CLOSE = 1e-6
+"""Share by which seconds may differ through rounding."""
+
 MOST_TICKS = 20
 """Most ticks per row. A step has fewer than two, or more if operators allocate many buffers of their own."""
 
@@ -38,6 +41,7 @@ def validate(step: StepRecord) -> None:
     _check_names(step)
     _check_saves(step)
     _check_buffers(step)
+    _check_host(step)
 
 
 def _check_columns(step: StepRecord) -> None:
@@ -90,6 +94,21 @@ def _check_buffers(step: StepRecord) -> None:
             raise InvalidFile(f"call {shown(call.key)} changes a buffer whose bytes are not in the profile")
 
 
+def _check_host(step: StepRecord) -> None:
+    """Check that the host's seconds are those of this step's calls."""
+    host = step.host
+    if host is None:
+        return
+    if host.is_known and len(host.call_seconds) != len(step.calls):
+        raise InvalidFile(
+            f"the host's seconds are those of {len(host.call_seconds):,} calls, and the step has {len(step.calls):,}"
+        )
+    if host.is_known and (host.discarded or host.alone):
+        raise InvalidFile(f"the host's seconds are known, and are said not to be: {host.discarded or host.alone}")
+    if any(seconds > host.forward_seconds * (1 + CLOSE) for seconds in host.call_seconds):
+        raise InvalidFile(f"a call takes more of the host than the {host.forward_seconds:.3g} s of all forward")
+
+
 def _check_sizes(step: StepRecord) -> None:
     """Check that the clock and the bytes are plausible, before arrays of that length are made."""
     rows = len(step.calls) + len(step.functions) + len(step.ops) + len(step.tensors) + len(step.saves)
@@ -110,11 +129,14 @@ def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
         ("calls", step.calls, ("outputs", "enter_seconds", "exit_seconds")),
         ("the step", [step], ("plain_seconds",)),
         ("units", step.units or (), ("call",)),
+        ("the host", [step.host] if step.host is not None else [], ("forward_seconds", "backward_seconds")),
     ):
         yield from ((what, name, [getattr(row, name) for row in rows]) for name in names)
     yield "calls", "attributes", [() if call.attributes is msgspec.UNSET else call.attributes for call in step.calls]
     if step.world is not None:
         yield "the world", "reads", [step.world.gathered, step.world.reduced]
+    if step.host is not None:
+        yield "the host", "call_seconds", step.host.call_seconds
     if step.copies is not None:
         summed = [tensor for pairs in step.copies.sums.values() for tensor, _ in pairs]
         yield "the copies", "tensor", [*summed, *step.copies.tensors]

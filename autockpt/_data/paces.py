@@ -6,8 +6,9 @@ A pace is a set of constants. Those of one H100 and its host are measured (`benc
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from .host_seconds import HostSeconds
 from .rooflines import IDLE_HOST, HostCosts
 
 if TYPE_CHECKING:
@@ -74,6 +75,9 @@ class DevicePace:
     compared_bytes_per_second: float = 1e12
 
 
+QUEUE = 1024
+"""So many launches wait for a device of CUDA at most. The host then waits until the first of them is done."""
+
 GAP_SECONDS = 2.2e-6
 """Between two kernels that were both queued, on an H100."""
 
@@ -102,20 +106,45 @@ H100_HOST_SLOWDOWN = 0.74
 ONE_CLOCK = ("cpu", IDLE_HOST)
 """Devices without a host that launches ahead of them."""
 
-ASSUMED = "the host's seconds are assumed as on one H100"
-"""What is said where a profile does not have them."""
-
 
 def paces_of(profile: Profile) -> tuple[HostPace, DevicePace] | None:
     """Return how fast host and device are; None for a step whose seconds are those of one clock.
 
-    On a CPU both clocks are one. Where ranks wait for each other, seconds are the device's alone. What the profile does
-    not say is assumed to be as on one H100. A measured step took at least as long as its host launched.
+    On a CPU both clocks are one. Where ranks wait for each other, or a step has several devices or streams, seconds are
+    the device's alone. What the profile does not say is assumed to be as on one H100, but a measured step took at least
+    as long as its host launched.
     """
-    if profile.device in ONE_CLOCK or profile.is_shared:
+    if profile.device in ONE_CLOCK or profile.is_shared or (profile.host is not None and profile.host.alone):
         return None
     if profile.mode == "fake":
         return H100_HOST, H100_SLOWDOWN
     host = H100_HOST.scaled((profile.host_slowdown or H100_HOST_SLOWDOWN) / H100_HOST_SLOWDOWN)
+    if profile.host is not None and profile.host.is_known:
+        host = _measured(profile.host, len(profile.ops), host, is_slowdown_known=profile.host_slowdown is not None)
+        return host, DevicePace(slowdown=profile.host.device_share, backward_slowdown=profile.host.device_share)
     launching = host.launching_seconds(len(profile.ops))
     return host.scaled(min(profile.plain_seconds / launching, 1.0) if launching else 1.0), DevicePace()
+
+
+def host_mode(profile: Profile) -> Literal["measured"] | None:
+    """Return ``measured`` where a step has two clocks, and its host's seconds are known."""
+    if paces_of(profile) is None or profile.host is None or not profile.host.is_known:
+        return None
+    return "measured"
+
+
+def _measured(found: HostSeconds, operators: int, as_h100: HostPace, *, is_slowdown_known: bool) -> HostPace:
+    """Return the pace of a host that launches as it was seen to.
+
+    Kernels are as many as there. What recomputing costs besides follows how fast the host is at that, and where this
+    was not measured, how fast it launches.
+    """
+    kernels = max(operators * as_h100.forward_kernels, 1.0)
+    launching = as_h100.launching_seconds(operators)
+    faster = (found.forward_seconds + found.backward_seconds) / launching if launching else 1.0
+    return replace(
+        as_h100,
+        forward_seconds=found.forward_seconds / kernels,
+        backward_seconds=found.backward_seconds / (kernels * as_h100.backward_kernels),
+        costs=as_h100.costs if is_slowdown_known else as_h100.costs.scaled(faster),
+    )

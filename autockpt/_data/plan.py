@@ -103,6 +103,8 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         plain_seconds: recorded seconds of the plain step; where nothing ran for a device, simulated on two clocks.
         host_pace_seconds: predicted part of the planned step in which the host sets the pace; None for a step with one
             clock.
+        host_mode: ``measured`` where the profile has the host's seconds; None where they are assumed, or one clock
+            is all.
         lower_bound_seconds: no method that keeps to the budget recomputes less, whichever operators it keeps,
             recomputes or skips; None if no bound is known.
         choice_bound_seconds: no plan made of the same candidates is cheaper; None if no bound is known.
@@ -116,7 +118,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     """
 
     PAGE: ClassVar[str] = "explain.plan.plan_page"
-    RARE: ClassVar[tuple[str, ...]] = ("own_replays", "host_pace_seconds")
+    RARE: ClassVar[tuple[str, ...]] = ("own_replays", "host_pace_seconds", "host_mode")
 
     model: str = ""
     segments: tuple[Segment, ...] = ()
@@ -129,6 +131,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     recompute_seconds: Seconds = 0.0
     plain_seconds: Seconds = 0.0
     host_pace_seconds: Seconds | None = None
+    host_mode: Literal["measured"] | None = None
     lower_bound_seconds: Seconds | None = None
     choice_bound_seconds: Seconds | None = None
     profile_mode: Literal["measured", "fake"] | None = None

@@ -44,6 +44,8 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         plain_seconds: seconds of the plain step.
         host_slowdown: how many times as long the host takes for its own work as the one that costs of recomputing were
             measured on; None where that is not known.
+        host: what the host of a device took in the step, beside the device; None on a CPU, where nothing ran, and in
+            older files.
         static: bytes that are there before the step.
         optimizer: which optimizer takes the step and where its figures come from, in words; empty where none was given.
         optimizer_step_bytes: what the optimizer's step allocates for a moment, on top of what is alive at the end of
@@ -78,7 +80,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     """
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
-    RARE: ClassVar[tuple[str, ...]] = ("host_slowdown", "world", "copies", "units", "own_replays")
+    RARE: ClassVar[tuple[str, ...]] = ("host_slowdown", "host", "world", "copies", "units", "own_replays")
 
     def __post_init__(self) -> None:
         validate(self)

@@ -10,6 +10,7 @@ import msgspec
 from .amounts import Bytes, Factor, Seconds
 from .copies import CopiedTensors
 from .files import Stored
+from .host_seconds import HostSeconds
 from .offload import Offload
 from .tables import (
     CallRecord,
@@ -36,6 +37,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     recipe: Recipe | None = None
     plain_seconds: Seconds
     host_slowdown: Factor | None = None
+    host: HostSeconds | None = None
     static: Static
     optimizer: str = ""
     optimizer_step_bytes: Bytes = 0

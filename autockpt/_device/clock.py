@@ -9,7 +9,13 @@ import torch
 
 
 class Clock:
-    """Reads the time of a run. By default a reading is a number of seconds, and there is no device to keep waiting."""
+    """Reads the time of a run. By default a reading is a number of seconds, and there is no device to keep waiting.
+
+    Attributes:
+        behind: whether the device works behind a host that has seconds of its own.
+    """
+
+    behind = False
 
     def stamp(self) -> object:
         """Return a reading."""
@@ -17,6 +23,9 @@ class Clock:
 
     def get_ahead(self, seconds: float) -> None:
         """Make the device wait for `seconds` while the host goes on, so that it need not wait for the host later."""
+
+    def drain(self) -> None:
+        """Wait until nothing is queued for the device."""
 
     def forget(self, since: object) -> None:
         """Leave the time since a reading out of all later readings: it was the recorder's own work."""

@@ -107,6 +107,8 @@ class Cuda:
 class EventClock(Clock):
     """Reads the device's own time: events in the current stream, which are evaluated only after the run."""
 
+    behind = True
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
@@ -114,6 +116,9 @@ class EventClock(Clock):
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
+
+    def drain(self) -> None:
+        torch.cuda.synchronize(self._device)
 
     def get_ahead(self, seconds: float) -> None:
         private.sleep_on(self._device, seconds)

@@ -8,6 +8,7 @@ tags.py         Python attributes of parameters and buffers
 spared.py       attributes whose tensors no replay reads
 hollow.py       tensors without values, which take the place of tensors that no replay reads
 around.py       generators, autocast, flags, modes and the stream
+turns.py        replays in several threads that draw from generators of the host
 host_generators.py  Python's generator and numpy's
 context.py      context variables, and the lists and dictionaries in them
 reference.py    references that do not keep modules alive

@@ -6,6 +6,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from .. import _torch_private
 from .._calls.values import decode, tensors
 from .._data.errors import ReplayError
 from .._device.present import read_in
-from .._found.around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
+from .._found.around import Generator, Undo, given_among, set_states, take_back
 from .._found.held import Changed, Ref
 from .._found.hollow import Hollow
+from .._found.turns import TURNS, draws_on_host
 from .away import given_to, run_here
 from .frame import Frame, MemberCall
 from .thread import Function, thread
@@ -101,13 +103,18 @@ class Replay:
 
     def _once(self) -> None:
         """Run the calls once; errors as for `run`."""
+        with TURNS.taken() if any(draws_on_host(call.random) for call in self._calls) else nullcontext():
+            self._run_all()
+
+    def _run_all(self) -> None:
         calls, casts = self._calls, _torch_private.any_autocast_enabled()
         for number, call in enumerate(calls):
             casts = casts or call.around.casts
             for ref in call.refs:
                 self._last_use[ref] = number
             # Forward may also seed a generator, and restore it only after the last slot. The replay does not get there.
-            self._states.update(states_of([each for each in call.generators if each not in self._states]))
+            self._states.update(TURNS.read([each for each in call.generators if each not in self._states]))
+        TURNS.begin(self._states)
         undo = self._undo()
         try:
             thread.replays += 1
@@ -143,7 +150,7 @@ class Replay:
         undo: Undo = [
             (self._values.clear, ()),  # nothing reads them any more, and their graph holds what the replay saved
             (_torch_private.set_grad_enabled, (torch.is_grad_enabled(),)),
-            (restore_states, (self._states,)),
+            (TURNS.restore, (self._states,)),
             (thread.put_back, (thread.scope, thread.replays, thread.units, thread.watch)),
         ]
         if _torch_private.process_group():
@@ -248,7 +255,7 @@ class Replay:
         result = run_alone(run, args, kwargs) if unit.skipped and not self._skips else None
         for number, state in unit.random:
             if generators[number] not in self._states:  # a generator that only the unit was given
-                self._states.update(states_of([generators[number]]))
+                self._states.update(TURNS.read([generators[number]]))
             set_states([(generators[number], state)])
         if not unit.skipped:
             return unit.hand_out(given)

@@ -7,6 +7,7 @@ step.py         the training step that is recorded
 loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
 timing.py       forwards and steps of their own, for the seconds
+host_times.py   what a device's host takes in a step
 host_speed.py   how slow this machine's host is
 in_place.py     a user's own step, written down
 runs.py         a step of our own, written down

@@ -11,12 +11,14 @@ import torch
 
 from .._calls.anatomy import Anatomy
 from .._calls.roots import title
+from .._data.host_seconds import HostSeconds
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import Clock, device_of, rounded
 from .._optimizer.memory import OptimizerMemory
 from .._ranks.refuse import COVERS_UNITS, IS_A_UNIT, ON_SEVERAL_RANKS
 from .._tables.flow import Flow
+from .._tables.host import host_seconds_of
 from .._tables.lifetimes import lifetimes
 from .._tables.seconds import Seconds
 from .._tables.tables import make_tables
@@ -147,6 +149,9 @@ class Recorded:
         run, found, on = self.run, lifetimes(self.run), device_of(device)
         tables = make_tables(Flow(run, found), found, seconds)
         own = own_replays(model, run.regions)
+        host = host_seconds_of(seconds, tables["calls"], one_forward=not found.late_forwards())
+        if host and (several := _device_notes(model, device)):
+            host = HostSeconds(alone=several[0])
         changed = sorted({name for call in tables["calls"] for name in call.buffers})
         return Profile(
             model=title(model),
@@ -156,6 +161,7 @@ class Recorded:
             recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             plain_seconds=seconds.plain_seconds,
             host_slowdown=host_slowdown() if ran else None,
+            host=host,
             static=msgspec.structs.replace(self.static, optimizer_bytes=optimizer.state_bytes),
             optimizer=optimizer.source,
             optimizer_step_bytes=optimizer.step_bytes,

@@ -23,6 +23,7 @@ from .._stash import open_stash
 from .._stash.plan_stash import rates_of
 from .._stash.spill import Spill
 from .alive import static_bytes
+from .host_times import drained_times
 from .own_replays import is_unasked
 from .recorded import Recorded
 from .runs import watch_step
@@ -153,7 +154,8 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     seconds = recorded.seconds
     if timed:
         with step.gradients_aside():
-            seconds = timed_seconds(step, recorded.run, clock, seconds)
+            times = timed_seconds(step, recorded.run, clock, seconds)
+            seconds = replace(times, host=drained_times(step, clock, recorded.run))
     sandbox.rewind()
     optimizer = optimizer_memory(optimizers, recorded.reached, device)
     return recorded.profile(step.model, step.device, seconds, optimizer, notes=sandbox.notes())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from .._calls.roots import WHOLE, roots
 from .._device import device_of
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
-from .._tables.seconds import Place, Seconds
+from .._tables.seconds import HostTimes, Place, Seconds
 from .._watch.marks import SeenStep
 from .._watch.routing import patched_forwards, routed_functions
 from .._watch.stamps import Stamps
+from .host_times import routing_seconds, times_of
 from .timing import STAMPED
 
 SPILLING = "spilling"
@@ -34,10 +35,14 @@ class Timing:
     Attributes:
         kinds: kinds of the stamps, in order.
         readings: the time of each, in seconds.
+        host: the time of each on the host of a device; empty where the device is the host.
+        streams: the streams of a device in which calls began.
     """
 
     kinds: tuple[str, ...] = ()
     readings: tuple[float, ...] = ()
+    host: tuple[float, ...] = ()
+    streams: frozenset[object] = frozenset()
 
     def seconds(self, run: SeenStep, recorded: Seconds) -> Seconds:
         """Return the seconds of the plain step.
@@ -47,22 +52,39 @@ class Timing:
             recorded: the seconds that the recorded step measured itself. The shares of operators are taken from them;
                 if this step's stamps do not match, so is all else, scaled to this step's total.
         """
-        spent, began = 0.0, 0.0
-        places: list[tuple[str, float]] = []
-        spilling = False
-        for kind, reading in zip(self.kinds, self.readings, strict=True):
-            if kind == SPILLING:
-                spent += reading - began if spilling else 0.0
-                spilling, began = not spilling, reading
-            else:
-                places.append((kind, reading - spent))
+        places = _unspilled(self.kinds, self.readings)
         total = places[-1][1]
         places = [(kind, reading) for kind, reading in places if kind in STAMPED]
         expected: list[Place] = [(mark.kind, mark.index) for mark in run.in_order() if mark.kind in STAMPED]
         if [kind for kind, _ in places] != [kind for kind, _ in expected]:
             return recorded.scaled(total / recorded.plain_seconds if recorded.plain_seconds else 1.0)
         at = {place: reading for place, (_, reading) in zip(expected, places, strict=True)}
-        return Seconds(at=at, ops=recorded.ops, plain_seconds=total)
+        return Seconds(at=at, ops=recorded.ops, plain_seconds=total, host=self._host(run))
+
+    def _host(self, run: SeenStep) -> HostTimes | None:
+        """Return the host's times of the plain step, less what it took to see its functions."""
+        if not self.host:
+            return None
+        seen, kinds, readings = 0, list[str](), list[float]()
+        for kind, reading in _unspilled(self.kinds, self.host):
+            seen += kind == "begin"
+            kinds.append(kind)
+            readings.append(reading - seen * routing_seconds())
+        return times_of(run, kinds, readings, self.streams)
+
+
+def _unspilled(kinds: Sequence[str], readings: Sequence[float]) -> list[tuple[str, float]]:
+    """Return the places of a plain step, with their times less what spilling took."""
+    spent, began = 0.0, 0.0
+    places: list[tuple[str, float]] = []
+    spilling = False
+    for kind, reading in zip(kinds, readings, strict=True):
+        if kind == SPILLING:
+            spent += reading - began if spilling else 0.0
+            spilling, began = not spilling, reading
+        else:
+            places.append((kind, reading - spent))
+    return places
 
 
 class TimedStep(SpilledStep):
@@ -114,7 +136,13 @@ class TimedStep(SpilledStep):
         self.spill.errors.tell()
         if "backward_end" not in self._stamps.kinds:
             return Timing()
-        return Timing(kinds=tuple(self._stamps.kinds), readings=tuple(self._clock.seconds(self._stamps.readings)))
+        stamps = self._stamps
+        return Timing(
+            kinds=tuple(stamps.kinds),
+            readings=tuple(self._clock.seconds(stamps.readings)),
+            host=tuple(stamps.host),
+            streams=frozenset(stamps.streams),
+        )
 
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> Any:
@@ -132,5 +160,6 @@ class TimedStep(SpilledStep):
         try:
             return work(held)
         finally:
+            self._clock.drain()  # copies that were not needed have not waited
             self._clock.get_ahead(HEAD_START_SECONDS)  # spilling let the device run dry: launch costs would be timed
             self._stamps.add(SPILLING)

@@ -119,7 +119,8 @@ def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Sec
         return Seconds(at=at, ops=recorded.ops, plain_seconds=recorded.plain_seconds / recorded_forward * forward)
     slower = plain["forward_end", 0] / forward if forward else 1.0
     at = {place: each * slower for place, each in at.items()}
-    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain["backward_end", 0])
+    ahead = min(1 / slower, 1.0) if slower else 1.0
+    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain["backward_end", 0], ahead=ahead)
 
 
 def _are_cheap(places: Sequence[Place], forward_seconds: float) -> bool:

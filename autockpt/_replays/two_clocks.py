@@ -11,17 +11,14 @@ its last operator. Replays in parts are taken to run there together. No torch.
 from __future__ import annotations
 
 import bisect
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .._data.paces import DevicePace, HostPace
+from .._data.paces import QUEUE, DevicePace, HostPace
 from .._index.profile_index import Index
 from .effects import PlannedReplay
-
-QUEUE = 1024
-"""So many launches wait for a device of CUDA at most. The host then waits until the first of them is done."""
 
 FORWARD_SHARE = 0.4
 """Share of a segment's own host seconds that falls in forward: 245 of 592 microseconds of a transformer's block
@@ -155,15 +152,36 @@ def _work(
             ends[last].append(reads)
             again[last].append(reads._replace(waits=True))
     forward, backward = host.forward_kernels, host.forward_kernels * host.backward_kernels
-    for number, computes in enumerate(seconds):
+    shares = _shares(index)
+    for number, (computes, share) in enumerate(zip(seconds, shares, strict=True)):
         yield from begins[number]
-        yield Launches(forward * host.forward_seconds, computes * device.slowdown, _kernels(forward, number))
+        launching = share * forward * host.forward_seconds
+        yield Launches(launching, computes * device.slowdown, _kernels(forward, number))
         yield from ends[number]
     for number, computes in reversed([*enumerate(_backward_seconds(index, device))]):
         yield from again[number]
-        yield Launches(backward * host.backward_seconds, computes, _kernels(backward, number))
+        yield Launches(shares[number] * backward * host.backward_seconds, computes, _kernels(backward, number))
     if host.optimizer_kernels:
         yield Launches(host.optimizer_seconds, device.optimizer_seconds, host.optimizer_kernels)
+
+
+def _shares(index: Index) -> list[float]:
+    """Return how many times as long as the mean operator each takes of the host; 1 where that is not known.
+
+    Operators of one call are alike. Backward is taken to differ as forward does.
+    """
+    profile = index.profile
+    found, of_call = profile.host, profile.ops.call
+    counts = Counter(of_call)
+    if found is None or not found.is_known or not counts:
+        return [1.0] * len(of_call)
+    own = [*found.call_seconds]
+    for call, seconds in zip(profile.calls, found.call_seconds, strict=True):
+        if call.parent >= 0:
+            own[call.parent] -= seconds
+    each = {call: max(own[call], 0.0) / count for call, count in counts.items()}
+    mean = sum(each[call] * count for call, count in counts.items()) / len(of_call)
+    return [each[call] / mean if mean else 1.0 for call in of_call]
 
 
 def _kernels(each: float, number: int) -> int:

@@ -9,6 +9,7 @@ attributes.py   what calls find at attributes of modules
 refusals.py     why calls and functions cannot be replayed
 whole.py        when the units of FSDP2 were gathered
 passes.py       backward passes after the first, and what they read again
+host.py         what the host of a device took, call by call
 seconds.py      the times at which a step reached its markers
 tables.py       the tables of the profile
 """

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 Place: TypeAlias = tuple[str, int]
 """Kind and index of a marker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTimes:
+    """The times of the host of a device in a plain step.
+
+    Attributes:
+        at: seconds since the start of forward, by place: where calls begin and end, and where forward and backward do.
+        discarded: why they do not count; empty where they do.
+        alone: why there is no one host beside one device; empty where there is.
+    """
+
+    at: Mapping[Place, float]
+    discarded: str = ""
+    alone: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +34,21 @@ class Seconds:
             between begin and end of each function count.
         ops: seconds of each operator in the recorded run; only their ratios count.
         plain_seconds: seconds of the whole step.
+        host: times of the device's host; None where they are not known.
+        ahead: forward's seconds on a device whose host is ahead of it, over those of the plain step.
     """
 
     at: Mapping[Place, float]
     ops: tuple[float, ...]
     plain_seconds: float
+    host: HostTimes | None = None
+    ahead: float = 1.0
 
     def scaled(self, factor: float) -> Seconds:
         """Return the times of the same step, slower by a factor."""
-        at = {place: each * factor for place, each in self.at.items()}
-        return Seconds(at=at, ops=self.ops, plain_seconds=self.plain_seconds * factor)
+
+        def slower(at: Mapping[Place, float]) -> dict[Place, float]:
+            return {place: each * factor for place, each in at.items()}
+
+        host = None if self.host is None else replace(self.host, at=slower(self.host.at))
+        return replace(self, at=slower(self.at), plain_seconds=self.plain_seconds * factor, host=host)

@@ -122,7 +122,7 @@ def _arguments(flow: Flow, span: Span, ways: Sequence[Sequence[Sources]]) -> tup
     )
 
 
-def _medians(values: Iterable[float], groups: Sequence[Hashable]) -> list[float]:
+def medians(values: Iterable[float], groups: Sequence[Hashable]) -> list[float]:
     """Return for each value the median of its group."""
     found: dict[Hashable, list[float]] = defaultdict(list)
     for value, group in zip(values, groups, strict=True):
@@ -147,8 +147,8 @@ def _function_seconds(
     """Return each function's seconds: the median over equal functions, scaled down if a call's sum exceeds the call."""
     seen = flow.run.functions
     own = (max(at.get(("end", i), 0.0) - at.get(("begin", i), 0.0), 0.0) for i in range(len(seen)))
-    seconds = _medians(own, alike)
-    limits = _medians([call.forward_seconds for call in calls], [call.signature for call in calls])
+    seconds = medians(own, alike)
+    limits = medians([call.forward_seconds for call in calls], [call.signature for call in calls])
     totals = [0.0] * len(calls)
     for each, taken in zip(seen, seconds, strict=True):
         totals[each.call] += taken
@@ -231,7 +231,7 @@ def _op_seconds(
     for function, own in ops_of.items():
         key = alike[function], *(flow.run.ops[op].name for op in own)
         places.update((op, (key, place)) for place, op in enumerate(own))
-    shares = dict(zip(places, _medians((seconds[op] for op in places), [*places.values()]), strict=True))
+    shares = dict(zip(places, medians((seconds[op] for op in places), [*places.values()]), strict=True))
     for function, own in ops_of.items():
         total = sum(shares[op] for op in own)
         for op in own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,22 +22,42 @@ class Stamps:
     Attributes:
         kinds: of the places, in order.
         readings: what the clock said there; `Clock.seconds` reads them.
+        host: seconds of the host there, less those that stamps take; empty where the device is the host.
+        streams: in which calls began, where the device works behind the host.
         errors: where errors of its own work wait.
     """
 
     def __init__(self, clock: Clock, model: torch.nn.Module, errors: OwnErrors) -> None:
         self.kinds: list[str] = []
         self.readings: list[object] = []
+        self.host: list[float] = []
+        self.streams: set[private.StreamNumbers | None] = set()
         self.errors = errors
         self._clock = clock
         self._static = StaticStorages(model, storage_address)
         self._gathered = Gathered(model)
         self._inside: list[str] = []  # calls that are open
+        self._own_seconds = 0.0  # of stamps, and of waits for the device
 
     def add(self, kind: str) -> None:
         """Stamp a place."""
+        if not self._clock.behind:
+            self.kinds.append(kind)
+            self.readings.append(self._clock.stamp())
+            return
+        began = time.perf_counter()
+        self.host.append(began - self._own_seconds)
         self.kinds.append(kind)
         self.readings.append(self._clock.stamp())
+        if kind == "enter":
+            self.streams.add(private.current_stream())
+        self._own_seconds += time.perf_counter() - began
+
+    def drain(self) -> None:
+        """Wait for the device, so that its queue does not keep the host waiting; that counts as no time of the host."""
+        began = time.perf_counter()
+        self._clock.drain()
+        self._own_seconds += time.perf_counter() - began
 
     def on_save(self, tensor: torch.Tensor) -> None:
         """Stamp where a tensor is saved."""

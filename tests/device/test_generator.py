@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
+
+from tests.fake_cuda.device import let_draws_meet
 
 
 def test_what_draws_moves_the_offset_by_four_and_leaves_the_hosts_state() -> None:
@@ -55,3 +59,24 @@ def test_fork_rng_covers_the_device() -> None:
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.rand(3, device="cuda")
     assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+def test_two_devices_that_draw_at_the_same_time_draw_each_its_own_numbers() -> None:
+    """The host's default generator took the state of one device while the other drew: two replays differed.
+
+    Both are about to draw at the same time, and again each time that either may be the first to go on.
+    """
+    rounds, given = range(20), [torch.ones(100, device=f"cuda:{index}") for index in range(2)]
+    host = torch.get_rng_state()
+
+    def draw(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5) + torch.rand_like(x)
+
+    torch.cuda.manual_seed_all(5)
+    expected = [[draw(x) for x in given] for _ in rounds]
+    torch.cuda.manual_seed_all(5)
+    with ThreadPoolExecutor(2) as threads:
+        for each in rounds:
+            let_draws_meet(2)
+            assert all(map(torch.equal, expected[each], threads.map(draw, given)))
+    assert torch.equal(host, torch.get_rng_state())

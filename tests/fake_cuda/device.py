@@ -143,6 +143,11 @@ def watching() -> Iterator[list[Ran]]:
             found.append(Ran(operator=name, device=device, stream=stream, thread=thread))
 
 
+def let_draws_meet(draws: int) -> None:
+    """Let so many of the next operators that draw, each in a thread of its own, be about to at the same time."""
+    call("meet", draws)
+
+
 def memory_stats(device: int) -> dict[str, Any]:
     """Return what torch's extension would: for each figure all, the small and the large pool."""
     found = (ctypes.c_int64 * (len(COUNTED) * len(POOLS) * len(FIGURES) + 2))()

@@ -304,6 +304,75 @@ def test_threads_that_run_backward_at_once_leave_the_models_own_buffers() -> Non
         assert buffer is own[name] and torch.equal(buffer, plain.get_buffer(name)), name
 
 
+def ramp() -> Tensor:
+    return torch.linspace(-1, 1, WIDTH).expand(4, WIDTH).clone().requires_grad_()
+
+
+def gradient_of(x: Tensor, out: Tensor) -> Tensor:
+    return torch.autograd.grad(out.sum(), [x])[0]
+
+
+def whole(model: nn.Module) -> nn.Module:
+    """The model inside another, whose plan recomputes it."""
+    outer = nn.Sequential(model)
+    install(outer, Plan.of(["0"]))
+    return outer
+
+
+class Stand:
+    """A place inside a replay, at which it stands until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.on = threading.Event(), threading.Event()
+
+    def __deepcopy__(self, _: object) -> Stand:
+        return self
+
+    def passed(self) -> None:
+        if is_recomputing():
+            self.reached.set()
+            assert self.on.wait(PATIENCE_SECONDS)
+
+
+def standing(stand: Stand, *, draws: bool) -> nn.Module:
+    """Passes a place between two operators, or two draws from the host's generator."""
+
+    def passes(own: Told, x: Tensor) -> Any:
+        x = (x * torch.rand(WIDTH) if draws else x).sin()
+        stand.passed()
+        return (x * torch.rand(WIDTH) if draws else x).sin()
+
+    return Told(passes)
+
+
+@pytest.mark.parametrize("other_draws", [False, True])
+def test_replays_of_other_threads_leave_the_hosts_generator_to_the_one_that_draws(other_draws: bool) -> None:
+    """One of two replays that overlapped drew from what the other had set, and left the generator as it was amid one.
+
+    A replay stands between its draws while another begins, and ends while that one stands. One that draws as well waits
+    for its turn, which no event tells: a wrong replay would not take so long.
+    """
+    stands = [Stand(), Stand()]
+    plain = [standing(stands[0], draws=True), standing(stands[1], draws=other_draws)]
+    torch.manual_seed(1)
+    expected = [gradient_of(x, model(x)) for model in plain for x in [ramp()]]
+    state = torch.get_rng_state()
+    torch.manual_seed(1)
+    given = [ramp(), ramp()]
+    losses = [whole(model)(x).sum() for model, x in zip(plain, given, strict=True)]
+    threads = [threading.Thread(target=loss.backward, daemon=True) for loss in losses]
+    for thread, stand, seconds in zip(threads, stands, (PATIENCE_SECONDS, 0.3), strict=True):
+        thread.start()
+        stand.reached.wait(seconds if other_draws else PATIENCE_SECONDS)
+    for thread, stand in zip(threads, stands, strict=True):
+        stand.on.set()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+    for one, x in zip(expected, given, strict=True):
+        assert x.grad is not None and torch.equal(one, x.grad)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def differentiates(own: Told, x: Tensor) -> Any:
     """Differentiates a graph from outside in its replay, which replays the frames of that graph."""
     out = own.inner(x)

@@ -153,10 +153,11 @@ class Candidates:
 
     def priced(self, share: float) -> Candidates:
         """Return them at other prices: the device's seconds, and this share of the host's; the same for one clock."""
-        if self.paces is None:
+        paces = self.paces
+        if paces is None:
             return self
         priced = tuple(
-            replace(candidate, recompute_seconds=price(replay, *self.paces, share))
+            replace(candidate, recompute_seconds=price(replay, *paces, share))
             for candidate, replay in zip(self.problem.candidates, self.replays, strict=True)
         )
         return replace(self, problem=replace(self.problem, candidates=priced))

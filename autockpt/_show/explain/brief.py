@@ -11,6 +11,7 @@ from ..._choose.candidates.from_plan import find_planned
 from ..._choose.peak_breakdown import peak_parts
 from ..._choose.timeline import predict_timeline
 from ..._data.frontier import Frontier
+from ..._data.paces import host_mode
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.rooflines import is_host_bound
@@ -96,6 +97,7 @@ def _with_figures(plan: Plan, profile: Profile) -> Plan:
         recompute_seconds=planned.all_seconds,
         plain_seconds=planned.plain_seconds,
         host_pace_seconds=None if clocks is None else clocks.host_pace_seconds,
+        host_mode=None if clocks is None else host_mode(profile),
         profile_mode=profile.mode,
     )
 

@@ -79,6 +79,14 @@ def pace(plan: Plan) -> str:
     return paced(plan.host_pace_seconds, plan.plain_seconds + plan.recompute_seconds)
 
 
+def whose_host(measured: bool, profile: Profile | None = None) -> str:
+    """Say where the host's seconds come from, and why not from the step, if that is known."""
+    if measured:
+        return "the host's seconds were measured beside the device's"
+    why = profile.host.discarded if profile is not None and profile.host is not None else ""
+    return "the host's seconds are assumed as on one H100" + (f": {why}" if why else "")
+
+
 def paced(host_seconds: float, step_seconds: float) -> str:
     """Say whether the host sets the pace of a step in so many of its seconds, or the device."""
     host_seconds = min(host_seconds, step_seconds)
@@ -90,6 +98,8 @@ def why_one_clock(plan: Plan, profile: Profile) -> str:
     """Say why a device's step is not simulated with its host; empty where it is, or where it has no device."""
     if plan.host_pace_seconds is not None or profile.device in ONE_CLOCK:
         return ""
+    if profile.host is not None and profile.host.alone:
+        return f"the device's alone: {profile.host.alone}"
     other = "ranks wait for each other" if profile.is_shared else "other streams may copy beside it"
     return f"the device's alone: {other}"
 

@@ -7,14 +7,14 @@ from dataclasses import asdict
 
 from ..._choose.peak_breakdown import advise
 from ..._data.devices import CONTEXT_BYTES, MARGIN, Gpu
-from ..._data.paces import ASSUMED
+from ..._data.paces import host_mode
 from ..._data.profile import Profile
 from ..._fit.fit import MOST_SAMPLES, Fit, Row
 from ..._fit.held import held_by
 from ..._fit.switches import FELL
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Page, PageTable, counted
-from .common import paced, shared_by
+from .common import paced, shared_by, whose_host
 from .names import place
 
 MEANT = {
@@ -193,7 +193,8 @@ def _host(found: Fit) -> Iterator[str]:
     for row in found.rows:
         if row.clocks is not None and not row.host_bound:
             said = paced(row.clocks.host_pace_seconds, row.clocks.step_seconds)
-            yield f"{row.gpu}: {said} with its plan; {ASSUMED}"
+            whose = whose_host(host_mode(found.profile) is not None, found.profile)
+            yield f"{row.gpu}: {said} with its plan; {whose}"
             return
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ..._data.frontier import Frontier
-from ..._data.paces import ASSUMED
 from ...solvers.units import format_bytes, format_seconds
 from ..page import YELLOW, Bar, Page, PageTable
-from .common import MODES, by_reason, caveats, how_timed, pace
+from .common import MODES, by_reason, caveats, how_timed, pace, whose_host
 
 
 def frontier_page(frontier: Frontier) -> Page:
@@ -22,7 +21,8 @@ def frontier_page(frontier: Frontier) -> Page:
     ]
     if lowest.host_pace_seconds is not None:
         host = format_seconds(lowest.host_pace_seconds)
-        figures.append(("predicted at the host's pace", host, f"at the minimum {pace(lowest)}; {ASSUMED}"))
+        said = f"at the minimum {pace(lowest)}; {whose_host(lowest.host_mode is not None)}"
+        figures.append(("predicted at the host's pace", host, said))
     if plain.profile_mode:
         figures.append(("profile", plain.profile_mode, MODES[plain.profile_mode]))
     where = [f"The minimum stands at {frontier.dominated_by}"] if frontier.dominated_by else []
@@ -60,6 +60,7 @@ def _rows(frontier: Frontier) -> list[dict[str, object]]:
             "recompute_seconds": plan.recompute_seconds,
             "recompute_overhead": plan.recompute_overhead,
             "host_pace_seconds": plan.host_pace_seconds,
+            "host_mode": plan.host_mode,
             "gap": plan.gap,
             "segments": len(plan.segments),
             "solver": plan.solver,

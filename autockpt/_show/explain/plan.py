@@ -12,14 +12,14 @@ from ..._choose.candidates.from_plan import find_planned
 from ..._choose.timeline import predict_timeline
 from ..._data.cuts import levels_of
 from ..._data.goal import Goal
-from ..._data.paces import ASSUMED
+from ..._data.paces import host_mode
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
 from ...solvers.units import format_like, format_seconds
 from ..page import YELLOW, Bar, Page, PageTable, counted
 from .chart import timeline_chart
-from .common import MODES, budget_of, by_reason, caveats, how_timed, optimizer_step, pace, why_one_clock
+from .common import MODES, budget_of, by_reason, caveats, how_timed, optimizer_step, pace, whose_host, why_one_clock
 from .decisions import Activations, decide, decision_table
 from .names import inner_labels, span_of_segments, unit_labels, without_layer
 
@@ -31,6 +31,10 @@ LEVELS = (
     "saving anything but what their parts begin with, and then part by part, from the last to the first. What is "
     "recomputed again inside a call saves nothing as that runs again: it runs once more when backward comes to it."
 )
+
+
+SAME = ("model", "solver", "status", "gap", "choice_gap", "lower_bound_seconds", "profile_mode", "host_mode", "goal")
+"""Fields of a plan that its document has by the same names."""
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,14 +87,13 @@ def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
     rows = list(_segment_rows(plan))
     refused = by_reason((refusal.call, refusal.reason) for refusal in plan.refused)
     made_by = "written by hand" if plan.status == "manual" else f"by {plan.solver}, {plan.status}{_gap(plan)}"
-    same = ("model", "solver", "status", "gap", "choice_gap", "lower_bound_seconds", "profile_mode", "goal")
     return Page(
         title=f"Plan for {plan.model or 'any model'}, {made_by}",
         figures=list(_figures(plan, activations, profile)),
         blocks=[*blocks, *_recomputed(rows, plan), *caveats(refused, plan.notes)],
         document={
             "kind": "plan",
-            **{name: getattr(plan, name) for name in same},
+            **{name: getattr(plan, name) for name in SAME},
             "budget_bytes": plan.budget_bytes,
             "predicted_peak_bytes": plan.peak_bytes,
             "predicted_plain_peak_bytes": plan.plain_peak_bytes,
@@ -121,6 +124,7 @@ def _completed(plan: Plan, profile: Profile, timeline: MemoryTimeline) -> Plan:
             recompute_seconds=planned.all_seconds,
             plain_seconds=planned.plain_seconds,
             host_pace_seconds=None if clocks is None else clocks.host_pace_seconds,
+            host_mode=None if clocks is None else host_mode(profile),
             profile_mode=profile.mode,
         )
     if plan.peak_bytes == timeline.peak_bytes:
@@ -169,7 +173,8 @@ def _figures(plan: Plan, found: Activations | None, profile: Profile | None) -> 
         plain = f"of the plain step, {seconds} as {how}"
         yield "predicted recompute overhead", f"{plan.recompute_overhead:.1%}", plain
         if plan.host_pace_seconds is not None:
-            yield "predicted at the host's pace", format_seconds(plan.host_pace_seconds), f"{pace(plan)}; {ASSUMED}"
+            said = f"{pace(plan)}; {whose_host(plan.host_mode is not None, profile)}"
+            yield "predicted at the host's pace", format_seconds(plan.host_pace_seconds), said
         elif alone := why_one_clock(plan, profile) if profile is not None else "":
             yield "seconds", "one clock", alone
         if plan.lower_bound_seconds is not None and plan.segments:

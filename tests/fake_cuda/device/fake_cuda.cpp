@@ -42,6 +42,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("addmm.dtype", &fake::addmm_in);
   m.impl("addmm.dtype_out", &fake::addmm_into);
   m.impl("histc", &fake::histc);
+  m.impl("native_dropout", &fake::native_dropout);
   for (auto name : {"_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"}) m.impl(name, &fake::no_library_for);
   for (auto name : {"_use_cudnn_ctc_loss.Tensor", "_use_miopen_ctc_loss.Tensor"}) m.impl(name, &fake::no_library_for_tensors);
   // For these torch has a way round a missing kernel: other operators, which save other tensors and round otherwise.

@@ -7,6 +7,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 
+#include <array>
+#include <thread>
+
 namespace fake {
 
 struct Philox final : c10::GeneratorImpl {
@@ -39,25 +42,23 @@ struct Philox final : c10::GeneratorImpl {
 };
 
 inline Generator& default_generator(DeviceIndex index) {
-  static Generator generators[MOST_DEVICES] = {at::make_generator<Philox>(0), at::make_generator<Philox>(1)};
+  static auto& generators = *new std::array<Generator, MOST_DEVICES>{at::make_generator<Philox>(0), at::make_generator<Philox>(1)};
   return generators[index];
 }
 
-// While an operator of the device that draws runs on the host, the host's generator is in the device's state.
-struct Drawing {
-  Generator host = at::detail::getDefaultCPUGenerator();
-  Tensor before;
-  explicit Drawing(const Generator& device) {
-    auto philox = (Philox*)device.unsafeGetGeneratorImpl();
-    std::lock_guard<std::mutex> hold(host.mutex());
-    before = Tensor(host.get_state());
-    host.set_current_seed(philox->seed_ * 1000003 + philox->offset_);
-    philox->offset_ += 4;
-  }
-  ~Drawing() {
-    std::lock_guard<std::mutex> hold(host.mutex());
-    host.set_state(before);
-  }
-};
+// So many operators that are about to draw still wait for one another, each in a thread of its own.
+inline std::atomic<int64_t> meeting{0};
+
+// An operator of the device that draws gets a generator of its own on the host, in the device's state: the host's default
+// one is that of all threads, and two devices draw at the same time.
+inline Generator drawing(Generator device) {
+  std::lock_guard<std::mutex> hold(device.mutex());
+  auto philox = (Philox*)device.unsafeGetGeneratorImpl();
+  auto host = at::make_generator<at::CPUGeneratorImpl>(philox->seed_ * 1000003 + philox->offset_);
+  philox->offset_ += 4;
+  if (meeting > 0)
+    for (--meeting; meeting > 0;) std::this_thread::yield();
+  return host;
+}
 
 }  // namespace fake

@@ -1,13 +1,17 @@
 // What only CUDA has a kernel for: products of half precision that are added up in another, and histograms of integers.
+// And dropout: no other kernel of the CPU draws without a generator among its arguments.
 #pragma once
 
+#include "generator.h"
 #include "tensors.h"
 #include "watch.h"
 #include "workspaces.h"
 
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/histc.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones_like.h>
 
 namespace fake {
 
@@ -51,6 +55,16 @@ inline Tensor histc(const Tensor& self, int64_t bins, const Scalar& least, const
   auto host = on_host(self);
   if (!at::isIntegralType(host.scalar_type(), false)) return on_device(at::histc(host, bins, least, most));
   return on_device(at::histc(host.to(at::kDouble), bins, least, most).to(host.scalar_type()));
+}
+
+inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
+  OnDevice here(input.get_device());
+  at::AutoDispatchBelowADInplaceOrView below;
+  watch("aten::native_dropout");
+  auto host = on_host(input);
+  if (!input.numel() || !train.value_or(true)) return {on_device(host), on_device(at::ones_like(host, at::kBool))};
+  auto mask = at::empty_like(host, at::kBool).bernoulli_(1 - p, drawing(default_generator(current_device)));
+  return {on_device(host.mul(mask).mul_(p < 1 ? 1 / (1 - p) : 0)), on_device(mask)};
 }
 
 // Neither cuDNN nor MIOpen is there.

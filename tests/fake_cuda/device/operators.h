@@ -84,6 +84,16 @@ struct Arguments {
     return c10::IValue();
   }
 
+  // Gives the CPU's kernel a generator to draw from.
+  void draw() {
+    for (size_t i = 0; i < host.size(); i++)
+      if (op.schema().arguments()[i].type()->str().find("Generator") != std::string::npos) {
+        host[i] = drawing(generator);
+        return;
+      }
+    TORCH_CHECK(false, "the fake CUDA device has no kernel for ", op.schema().name(), ", which draws and takes no generator");
+  }
+
   void fill_grown() {
     for (auto& [made, tensor] : grown) {
       resize_(tensor, made.sizes(), {});
@@ -125,12 +135,8 @@ inline void run_on_host(const c10::OperatorHandle& op, DispatchKeySet, torch::ji
   if (has(name, "mm") || has(name, "addmv")) want_workspace(PLAIN);
   if (has(name, "addmm")) want_workspace(BIASED);
   DataPtr scratch = has(name, "convolution") && scratch_bytes ? caching.allocate(scratch_bytes) : DataPtr();
-  if (op.hasTag(at::Tag::nondeterministic_seeded) && !has(name, "backward")) {
-    Drawing drawing(arguments.generator);
-    op.callBoxed(arguments.host);
-  } else {
-    op.callBoxed(arguments.host);
-  }
+  if (op.hasTag(at::Tag::nondeterministic_seeded) && !has(name, "backward")) arguments.draw();
+  op.callBoxed(arguments.host);
   arguments.fill_grown();
   for (auto& value : arguments.host) stack->push_back(arguments.back(value));
 }

@@ -70,6 +70,8 @@ void fake_set_capturing(int64_t on) { capturing = on; }
 int64_t fake_capturing() { return capturing; }
 void fake_set_pinned_limit(int64_t bytes) { pinned.limit = bytes; }
 
+void fake_meet(int64_t draws) { meeting = draws; }
+
 void fake_watch(int64_t on) {
   std::lock_guard<std::mutex> hold(watching);
   watched = on;

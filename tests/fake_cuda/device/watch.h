@@ -10,9 +10,9 @@
 
 namespace fake {
 
-inline std::mutex watching;
+inline std::mutex& watching = *new std::mutex();
 inline std::atomic<bool> watched{false};
-inline std::string seen;  // a line each: operator, device, stream, thread
+inline std::string& seen = *new std::string();  // a line each: operator, device, stream, thread
 
 inline void watch(const std::string& name) {
   if (!watched) return;

@@ -5,6 +5,7 @@
 
 #include "allocator.h"
 
+#include <array>
 #include <set>
 #include <utility>
 #include <vector>
@@ -14,12 +15,14 @@ namespace fake {
 // Of cuBLAS, and of cuBLASLt, whose products add a bias.
 enum Library { PLAIN, BIASED, N_LIBRARIES };
 inline std::atomic<int64_t> workspace_bytes[N_LIBRARIES] = {8519680, 0}, scratch_bytes{0};
-inline std::mutex handles;
+inline std::mutex& handles = *new std::mutex();
 using Workspaces = DataPtr* [N_LIBRARIES][MOST_DEVICES];
-inline std::vector<DataPtr*> spare_workspaces[N_LIBRARIES][MOST_DEVICES];
+using Spare = std::array<std::array<std::vector<DataPtr*>, MOST_DEVICES>, N_LIBRARIES>;
+// Never destroyed: autograd's threads may end after everything.
+inline Spare& spare_workspaces = *new Spare();
 
 struct Handles;
-inline std::set<Handles*> threads;
+inline std::set<Handles*>& threads = *new std::set<Handles*>();
 
 // Given on to the next thread as this one ends.
 struct Handles {
