@@ -22,7 +22,7 @@ from .around import Undo
 from .held import Detached
 from .reference import Reference
 from .spared import Spared
-from .tree import HELD, HOOKS, NOTHING, Contents, Found, Tree
+from .tree import HELD, HOOKS, NOTHING, Contents, FoundModule, Tree
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset})
 _DICTS = frozenset({dict, OrderedDict})
@@ -66,12 +66,14 @@ def doubled(
     rebind, parts = _Rebinding(others), tree.parts()
     for key, own in tags.items():
         vars(instead[key]).update(rebind.contents(own))
+    held: dict[int, Contents] = {}
+    for key, part in parts.items():
+        every = part.values()
+        held[key] = dict(zip(part, map(others.get, map(id, every), every), strict=True))
     for double, found in zip(doubles, tree.contents, strict=True):
         contents = rebind.contents(found)
         for name in HELD:
-            held = parts.get(id(found[name]), NOTHING)
-            every = held.values()
-            contents[name] = dict(zip(held, map(others.get, map(id, every), every), strict=True))
+            contents[name] = held.get(id(found[name])) or {}
         hooks, pre_hooks = found["_forward_hooks"], found["_forward_pre_hooks"]
         if gone or hooks or pre_hooks or id(hooks) in parts or id(pre_hooks) in parts:
             for name in HOOKS:
@@ -82,7 +84,7 @@ def doubled(
     return own_forward
 
 
-def restore(tree: Iterable[Found]) -> None:
+def restore(tree: Iterable[FoundModule]) -> None:
     """Restore modules to the very objects that were found."""
     for module, contents, *inner, hooks in tree:
         now = module.__dict__
@@ -124,6 +126,9 @@ class _Rebinding:
             return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
         if isinstance(value, (nn.Module, Tensor)):
             return self._doubles.get(id(value), value)
+        if kind is Reference:
+            double = self._doubles.get(id(value.to()))
+            return value if double is None else Reference(double)
         if kind is Detached or kind is Spared:
             return value.leaf()
         if not depth or isinstance(value, _WHOLE) or (kind is types.FunctionType and value.__closure__ is None):
@@ -144,8 +149,6 @@ def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         return [*value], kind
     if kind in _DICTS:
         return [*value.values()], lambda items: kind(zip(value, items, strict=True))
-    if kind is Reference:
-        return [value.to()], lambda items: Reference(*items)
     if kind is functools.partial:
         n, names = 1 + len(value.args), value.keywords
         parts = [value.func, *value.args, *names.values()]

@@ -27,7 +27,7 @@ from .around import Undo
 from .doubles import restore
 from .held import Detached, check_unchanged
 from .state import ModuleState
-from .tree import HOOKS, Found
+from .tree import HOOKS, FoundModule
 
 Function = Callable[..., Any]
 
@@ -163,21 +163,21 @@ class ReachedState(ModuleState):
         return forward
 
 
-def _as_now(module: nn.Module) -> Found:
+def _as_now(module: nn.Module) -> FoundModule:
     """Return what a module holds now."""
     now = vars(module)
     parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
     hooks = {name: dict(now[name]) for name in HOOKS}
-    return Found(module, now.copy(), parameters.copy(), buffers.copy(), children.copy(), hooks)
+    return FoundModule(module, now.copy(), parameters.copy(), buffers.copy(), children.copy(), hooks)
 
 
-def _as_then(found: Found, instead: dict[int, Tensor], gone: dict[str, dict[int, Any]]) -> Found:
+def _as_then(found: FoundModule, instead: dict[int, Tensor], gone: dict[str, dict[int, Any]]) -> FoundModule:
     """Return what a module is to hold in a replay: copies of buffers in place of those that forward changes."""
     module, contents, parameters, buffers, children, hooks = found
     contents = {name: each.leaf() if type(each) is Detached else each for name, each in contents.items()}
     buffers = {name: instead.get(id(each), each) for name, each in buffers.items()}
     hooks = {name: {**gone.get(name, {}), **hooks[name]} for name in HOOKS}
-    return Found(module, contents, parameters, buffers, children, hooks)
+    return FoundModule(module, contents, parameters, buffers, children, hooks)
 
 
 def _want(tensors: Sequence[Tensor], wants: Sequence[bool]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from .tree import NOTHING, Tree
 _WHOLE = frozenset({Tensor, nn.Parameter, nn.Buffer})
 """Classes of tensors that have a storage of their own, on this rank."""
 
-_storage_of, _key_of = Tensor.untyped_storage, operator.attrgetter("_cdata")
+_clone, _storage_of, _key_of = Tensor.clone, Tensor.untyped_storage, operator.attrgetter("_cdata")
 _is_on_cpu, _wants = operator.attrgetter("is_cpu"), operator.attrgetter("requires_grad")
 
 
@@ -71,9 +72,9 @@ class ModuleState:
         if tree.has_tensors():
             self._take_attributes()
         # What parameters and buffers have as Python attributes.
-        self._tags = Tags(tree.tensors) if tree.modules else None
-        self._tensors += tree.tensors
-        tensors = self._tensors
+        self._tags = Tags([*tree.parameters, *tree.buffers]) if tree.modules else None
+        self._tensors += tree.parameters
+        tensors = [*self._tensors, *tree.buffers] if tree.buffers else self._tensors
         try:
             # Held until forward is over. If a tensor gets a new storage meanwhile, the old address must not be reused.
             local = tensors if _WHOLE.issuperset(map(type, tensors)) else map(_torch_private.local, tensors)
@@ -85,8 +86,10 @@ class ModuleState:
         self._aliased = len(self.owners) < len(tensors)
         on_cpu = all(map(_is_on_cpu, tensors))
         self.devices = set() if on_cpu else {tensor.device for tensor in tensors if not tensor.is_cpu}
-        if tree.modules and (changing is None or changing or tree.norms):
+        if tree.buffers and (changing is None or changing or tree.norms):
             self._take_values(tree.modules[0], changing)
+        else:
+            self._tensors += tree.buffers
         self._versions = _torch_private.versions(self._tensors)
         self._wants = [*map(_wants, self._tensors)]
 
@@ -120,14 +123,13 @@ class ModuleState:
         them out, since kernels write them without a new version. If `changing` names any buffer, or is None, all others
         are copied too, until `settle`: code that updates codebooks writes them through `.data`.
         """
-        every = [each for contents in self._tree.contents for each in contents["_buffers"].values()]
-        buffers = [tensor for tensor in every if tensor is not None]
-        sure = {id(tensor) for each in self._tree.norms for tensor in each.values()}
+        every = buffers = self._tree.buffers
+        sure = {*map(id, chain.from_iterable(each.values() for each in self._tree.norms))}
         for path, names in changing or ():
             owner: Any = module
             for part in path:
                 owner = owner._modules[part]
-            sure.update([id(owner._buffers.get(name)) for name in names])
+            sure.update(map(id, map(owner._buffers.get, names)))
         if self._aliased:
             buffers = list({id(tensor): tensor for tensor in buffers}.values())  # two modules may share one
             keys = {_torch_private.storage_key(tensor) for tensor in buffers if id(tensor) in sure} - {0}
@@ -135,8 +137,11 @@ class ModuleState:
         if changing == ():
             buffers = [tensor for tensor in buffers if id(tensor) in sure]
         self._sure, self._changing = sure, list(zip(buffers, self._copies(buffers), strict=True))
-        others = set(map(id, buffers))
-        self._tensors = [tensor for tensor in self._tensors if id(tensor) not in others]
+        copied = self.copied
+        if len(buffers) < len(every):
+            self._tensors += [tensor for tensor in every if id(tensor) not in copied]
+        if not copied.isdisjoint(map(id, self._tensors)):  # an attribute, or what a function was given
+            self._tensors = [tensor for tensor in self._tensors if id(tensor) not in copied]
 
     def forward_ends(self) -> None:
         """Note that forward is over: it has returned or raised."""
@@ -187,7 +192,7 @@ class ModuleState:
             return forward
         values = self._copies([value for _, value in self._changing])
         instead = {id(tensor): value for (tensor, _), value in zip(self._changing, values, strict=True)}
-        for tensor, wants, has in zip(self._tensors, self._wants, now, strict=True):
+        for tensor, wants, has in zip(self._tensors, self._wants, now, strict=True) if now != self._wants else ():
             if has is not wants:
                 instead[id(tensor)] = nn.Parameter(tensor.detach(), wants)
         tagged = tags.with_some() if tags is not None else ()
@@ -248,7 +253,8 @@ class ModuleState:
         """Copy tensors; copies share storage if the originals do."""
         if not self._aliased:
             # The copy of a tensor without a graph has none either, so `detach` would be one operator too many.
-            return [(tensor.detach() if tensor.requires_grad else tensor).clone() for tensor in tensors]
+            wanting = any(map(_wants, tensors))
+            return [*map(_clone, [tensor.detach() for tensor in tensors] if wanting else tensors)]
         keys = [_torch_private.storage_key(tensor) for tensor in tensors]
         storages: dict[int, torch.UntypedStorage] = {}
         found = []

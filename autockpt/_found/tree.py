@@ -34,7 +34,7 @@ _copy, _values = operator.methodcaller("copy"), operator.methodcaller("values")
 _TENSOR = frozenset({Tensor})
 
 
-class Found(NamedTuple):
+class FoundModule(NamedTuple):
     """A module, and what forward found of it: attributes, parameters, buffers, children, and hooks by kind."""
 
     module: nn.Module
@@ -54,17 +54,18 @@ class Tree:
     Attributes:
         modules: the modules.
         contents: the attributes of each.
-        tensors: their parameters and buffers; one that two modules share is there twice.
+        parameters, buffers: those of all; one that two modules share is there twice.
         norms: the buffers of each normalisation layer in training mode.
     """
 
-    __slots__ = ("_copies", "_empty", "_filled", "contents", "modules", "norms", "tensors")
+    __slots__ = ("_copies", "_empty", "_filled", "buffers", "contents", "modules", "norms", "parameters")
 
     def __init__(self, members: Iterable[nn.Module] = ()) -> None:
         self.modules = modules = [*members]
         self.norms: list[dict[str, Tensor | None]] = []
         parts: list[Contents] = []
-        tensors: list[Tensor | None] = []
+        of_parameters: list[Tensor | None] = []
+        of_buffers: list[Tensor | None] = []
         seen = {None, *modules}
         for module in modules:
             now = module.__dict__
@@ -73,9 +74,9 @@ class Tree:
             if hooks or pre_hooks:
                 parts += _OTHER_HOOKS(now)
             if parameters:
-                tensors += parameters.values()
+                of_parameters += parameters.values()
             if buffers:
-                tensors += buffers.values()
+                of_buffers += buffers.values()
                 if "num_batches_tracked" in buffers and now["training"]:
                     self.norms.append(buffers)
             if children:
@@ -83,7 +84,8 @@ class Tree:
                     if child not in seen:
                         seen.add(child)
                         modules.append(child)
-        self.tensors = [tensor for tensor in tensors if tensor is not None]
+        self.parameters = [tensor for tensor in of_parameters if tensor is not None]
+        self.buffers = [tensor for tensor in of_buffers if tensor is not None] if of_buffers else []
         self.contents: list[Contents] = [*map(_copy, map(vars, modules))]
         self._filled = [*filter(None, parts)]
         self._copies: list[Contents] = [*map(_copy, self._filled)]
@@ -110,10 +112,12 @@ class Tree:
         """Return what was in the dictionaries in their attributes, by the ids of those that were not empty."""
         return dict(zip(map(id, self._filled), self._copies, strict=True))
 
-    def every(self) -> list[Found]:
+    def every(self) -> list[FoundModule]:
         """Return what was found, module by module."""
         parts, found = self.parts(), []
         for module, contents in zip(self.modules, self.contents, strict=True):
             parameters, buffers, children, *hooks = (parts.get(id(contents[name]), NOTHING) for name in HELD + HOOKS)
-            found.append(Found(module, contents, parameters, buffers, children, dict(zip(HOOKS, hooks, strict=True))))
+            found.append(
+                FoundModule(module, contents, parameters, buffers, children, dict(zip(HOOKS, hooks, strict=True)))
+            )
         return found
