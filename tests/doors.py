@@ -139,7 +139,7 @@ if importlib.util.find_spec("torch") is not None:
         take_back,
     )
     from autockpt._found.held import Detached
-    from autockpt._found.host_generators import NUMPY, PYTHON
+    from autockpt._found.host_generators import NUMPY, PYTHON, HostGenerator
     from autockpt._found.reference import Reference
     from autockpt._found.state import ModuleState
     from autockpt._found.tags import Tags

@@ -49,12 +49,13 @@ class Check:
     """
 
     __slots__ = (
-        *("_attentions", "_looks", "_on_device", "_others", "_places", "_since"),
+        *("_attentions", "_looks", "_on_device", "_others", "_places", "_restores", "_since"),
         *("compares", "findings", "segment"),
     )
 
     def __init__(self, findings: Findings, segment: int, *, compares: bool, looks: bool = False) -> None:
         self.findings, self.segment, self.compares, self._looks = findings, segment, compares, looks
+        self._restores = looks  # whether a replay restores all generators, drawn from or not
         self._others: list[Generator] = []  # generators that a call may draw from, besides the devices' own
         self._attentions: set[int] = set()  # numbers of the autograd nodes of attention kernels
         self._places = Places()
@@ -81,6 +82,8 @@ class Check:
             self._attentions |= attentions([each.grad_fn for each in results], self._since)
         drawn = self.findings.drawn_from(self.segment)
         drawn += [each for each, _ in call.random if each in self._others and each not in drawn]
+        if not self._restores:  # frames that are not compared do not restore these either
+            call.unmoved = [each for each in self._others if each not in drawn]
 
     @_torch_private.never_compiled
     def saves(self, slot: Slot, tensor: Tensor) -> None:

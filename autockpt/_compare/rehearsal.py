@@ -84,6 +84,7 @@ class Rehearsal(Check):
 
     def __init__(self, findings: Findings, segment: int, spills: Spills) -> None:
         super().__init__(findings, segment, compares=True)
+        self._restores = True
         self._hidden: Hidden | None = None  # snapshot for the running call
         self._sums: Sums | None = None
         self._spills = spills

@@ -5,7 +5,7 @@ A generator's state is kept only if a call draws from it, and if no state that w
     generator   s0 ──call 0 draws──▶ s1 ──call 1 draws──▶ s2 ──caller's own code draws──▶ s3 ──call 2 draws──▶
     kept        s0                   -                                                    s3
 
-States are kept as bytes objects. These compare in a fraction of the time, and take nothing from torch's allocator.
+States are kept as arrays of bytes. These compare in a fraction of the time, and take nothing from torch's allocator.
 
 The states of `host_generators` cost more to read. They are read only in frames that are rehearsed or checked. If a
 segment was seen to draw from them there, they are read in all its later frames.
@@ -13,7 +13,6 @@ segment was seen to draw from them there, they are read in all its later frames.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -34,6 +33,8 @@ _OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
 Generator: TypeAlias = torch.Generator | HostGenerator
 States: TypeAlias = list[tuple[Generator, Any]]
 Undo: TypeAlias = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+
+NOTHING: Mapping[Any, Any] = types.MappingProxyType({})
 
 
 def take_back(undo: Undo) -> None:
@@ -136,11 +137,14 @@ def given_among(others: list[Any]) -> list[torch.Generator]:
     return [value for value in kept_whole(others) if isinstance(value, torch.Generator)]
 
 
-def states_of(generators: Iterable[Generator]) -> States:
-    """Return every generator with its present state."""
+def states_of(generators: Iterable[Generator], known: Mapping[Generator, Any] = NOTHING) -> States:
+    """Return every generator with its present state. `known` are earlier states: the host's may still be in them."""
     found = []
     for generator in generators:  # no comprehension: it is one more function call, and mostly there is one generator
-        found.append((generator, _state(generator)))
+        state = known.get(generator) if known else None
+        if state is None or not isinstance(generator, HostGenerator) or not generator.is_at(state):
+            state = state_of(generator)
+        found.append((generator, state))
     return found
 
 
@@ -150,7 +154,7 @@ def set_states(states: States) -> None:
         if isinstance(generator, HostGenerator):
             generator.write(state)
         else:
-            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+            generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
 
 
 def restore_states(states: Mapping[Generator, Any]) -> None:
@@ -161,7 +165,7 @@ def restore_states(states: Mapping[Generator, Any]) -> None:
     peak may be.
     """
     for generator, state in states.items():
-        if isinstance(generator, HostGenerator) or generator.device.type == "cpu" or _state(generator) != state:
+        if isinstance(generator, HostGenerator) or generator.device.type == "cpu" or state_of(generator) != state:
             set_states([(generator, state)])
 
 
@@ -179,7 +183,9 @@ def needed(before: States, reached: dict[Generator, Any]) -> States:
     """
     kept: States = []
     for generator, state in before:
-        after = _state(generator)
+        if isinstance(generator, HostGenerator) and generator.is_at(state):
+            continue
+        after = state_of(generator)
         if after != state:
             if reached.get(generator) != state:
                 kept.append((generator, state))
@@ -187,14 +193,15 @@ def needed(before: States, reached: dict[Generator, Any]) -> States:
     return kept
 
 
-def _state(generator: Generator) -> Any:
+def state_of(generator: Generator) -> Any:
+    """Return the present state of a generator, as a value that compares."""
     if isinstance(generator, HostGenerator):
         return generator.read()
-    state = generator.get_state()
     if not _torch_private.any_function_mode():
-        return ctypes.string_at(state.data_ptr(), state.nbytes)  # half of what it costs through numpy
+        return bytearray(generator.get_state().numpy())
+    state = generator.get_state()
     with _torch_private.no_torch_functions():  # no function mode is to see it, or to raise
-        return ctypes.string_at(state.data_ptr(), state.nbytes)
+        return bytearray(state.numpy())
 
 
 def never_draws(function: Callable[..., Any]) -> bool:

@@ -11,8 +11,8 @@ import functools
 import operator
 import types
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,21 +22,7 @@ from .around import Undo
 from .held import Detached
 from .reference import Reference
 from .spared import Spared
-
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-)
-HELD = ("_parameters", "_buffers", "_modules")
-
-Contents: TypeAlias = dict[str, Any]
-Found: TypeAlias = tuple[nn.Module, Contents, Contents, Contents, Contents, Contents]
-"""A module, and what forward found of it: attributes, parameters, buffers, children, and hooks by kind, if any."""
-
-NOTHING: dict[Any, Any] = {}
+from .tree import HELD, HOOKS, NOTHING, Contents, FoundModule, Tree
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset})
 _DICTS = frozenset({dict, OrderedDict})
@@ -49,7 +35,7 @@ _DEPTH = 4
 
 
 def doubled(
-    tree: list[Found],
+    tree: Tree,
     forward: Callable[..., Any],
     instead: dict[int, Tensor],
     tags: dict[int, Contents],
@@ -74,32 +60,31 @@ def doubled(
             "torch.nn.utils.parametrize.cached() is on. It knows modules by their addresses, so a replay cannot run "
             "copies of them. Leave it before backward, or keep the call."
         )
-    doubles = {id(module): object.__new__(type(module)) for module, *_ in tree}
-    undo.append((_let_go, ([(module, doubles[id(module)]) for module, *_ in tree],)))
-    others = {**instead, **doubles}
-    rebind = _Rebinding(others)
+    doubles: list[nn.Module] = [*map(object.__new__, map(type, tree.modules))]
+    undo.append((_let_go, (tree.modules, doubles)))
+    others = {**instead, **dict(zip(map(id, tree.modules), doubles, strict=True))}
+    rebind, parts = _Rebinding(others), tree.parts()
     for key, own in tags.items():
         vars(instead[key]).update(rebind.contents(own))
-    for module, found, *inner, hooks in tree:
+    held: dict[int, Contents] = {}
+    for key, part in parts.items():
+        every = part.values()
+        held[key] = dict(zip(part, map(others.get, map(id, every), every), strict=True))
+    for double, found in zip(doubles, tree.contents, strict=True):
         contents = rebind.contents(found)
-        for name, held in zip(HELD, inner, strict=True):
-            contents[name] = {key: others.get(id(each), each) for key, each in held.items()} if held else {}
-        if gone or hooks or found["_forward_hooks"] or found["_forward_pre_hooks"]:
+        for name in HELD:
+            contents[name] = held.get(id(found[name])) or {}
+        hooks, pre_hooks = found["_forward_hooks"], found["_forward_pre_hooks"]
+        if gone or hooks or pre_hooks or id(hooks) in parts or id(pre_hooks) in parts:
             for name in HOOKS:
-                own = {**gone.get(name, NOTHING), **hooks.get(name, NOTHING)}
+                own = {**gone.get(name, NOTHING), **parts.get(id(found[name]), NOTHING)}
                 contents[name] = OrderedDict((number, rebind(hook)) for number, hook in own.items())
-        object.__setattr__(doubles[id(module)], "__dict__", contents)
-    double: Callable[..., Any] = rebind(forward)
-    return double
+        object.__setattr__(double, "__dict__", contents)
+    own_forward: Callable[..., Any] = rebind(forward)
+    return own_forward
 
 
-def put_back(tree: list[Found]) -> None:
-    """Restore modules to what was found."""
-    if not are_there(tree):
-        restore(tree)
-
-
-def restore(tree: list[Found]) -> None:
+def restore(tree: Iterable[FoundModule]) -> None:
     """Restore modules to the very objects that were found."""
     for module, contents, *inner, hooks in tree:
         now = module.__dict__
@@ -107,7 +92,7 @@ def restore(tree: list[Found]) -> None:
         for name, held in zip(HELD, inner, strict=True):
             _restore(now[name], held)
         for name in HOOKS:
-            _restore(now[name], hooks.get(name, NOTHING))
+            _restore(now[name], hooks[name])
 
 
 class _Rebinding:
@@ -141,6 +126,9 @@ class _Rebinding:
             return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
         if isinstance(value, (nn.Module, Tensor)):
             return self._doubles.get(id(value), value)
+        if kind is Reference:
+            double = self._doubles.get(id(value.to()))
+            return value if double is None else Reference(double)
         if kind is Detached or kind is Spared:
             return value.leaf()
         if not depth or isinstance(value, _WHOLE) or (kind is types.FunctionType and value.__closure__ is None):
@@ -148,7 +136,7 @@ class _Rebinding:
         if id(value) not in self._found:
             self._found[id(value)] = value  # in case it contains itself
             parts, build = _taken_apart(value)
-            items = [self(part, depth - 1) for part in parts]
+            items = [part if type(part) in _ATOMS else self(part, depth - 1) for part in parts]
             if not all(map(operator.is_, items, parts)):
                 self._found[id(value)] = build(items)
         return self._found[id(value)]
@@ -161,8 +149,6 @@ def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         return [*value], kind
     if kind in _DICTS:
         return [*value.values()], lambda items: kind(zip(value, items, strict=True))
-    if kind is Reference:
-        return [value.to()], lambda items: Reference(*items)
     if kind is functools.partial:
         n, names = 1 + len(value.args), value.keywords
         parts = [value.func, *value.args, *names.values()]
@@ -194,41 +180,14 @@ def _having(value: Any, items: list[Any]) -> Any:
     return new
 
 
-def _let_go(doubles: list[tuple[nn.Module, nn.Module]]) -> None:
+def _let_go(modules: Sequence[nn.Module], doubles: Sequence[nn.Module]) -> None:
     """Give doubles the attributes of their modules from now on, in case some code has kept a double.
 
     The methods of a double refer back to it. So without this, what the replay left on it would stay until Python's
     collector runs.
     """
-    for module, double in doubles:
+    for module, double in zip(modules, doubles, strict=True):
         object.__setattr__(double, "__dict__", module.__dict__)
-
-
-def are_there(tree: list[Found]) -> bool:
-    """Whether modules are still as they were found.
-
-    An attribute with an equal value counts as unchanged. If values cannot be compared, such as two tensors, only the
-    same object does.
-    """
-    try:
-        for module, contents, parameters, buffers, children, hooks in tree:
-            now = module.__dict__
-            same = (
-                contents == now
-                and parameters == now["_parameters"]
-                and buffers == now["_buffers"]
-                and children == now["_modules"]
-                and (
-                    all(held == now[name] for name, held in hooks.items())
-                    if hooks
-                    else not (now["_forward_hooks"] or now["_forward_pre_hooks"])
-                )
-            )
-            if not same:
-                return False
-    except (RuntimeError, TypeError, ValueError):
-        return False
-    return True
 
 
 def _restore(now: dict[Any, Any], found: dict[Any, Any]) -> None:

@@ -1,14 +1,16 @@
 """Generators that torch does not know: Python's `random` and numpy's global one.
 
 To read Python's takes 10 microseconds. To read numpy's takes 30: numpy hands out its 624 words one by one. Their memory
-could be copied in one go. But it does not tell whether numpy has a normal number in reserve, which
-`numpy.random.normal` would return next.
+can be compared in one go. It does not tell whether numpy has a normal number in reserve, which `numpy.random.normal`
+would return next. But one that had none has none as long as it does not move.
 """
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -29,10 +31,12 @@ class HostGenerator:
     Attributes:
         read: returns its state.
         write: sets it.
+        is_at: whether it is still in a state that was read.
     """
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
+    is_at: Callable[[Any], bool]
 
 
 def _read_numpy() -> _NumpyState:
@@ -54,5 +58,19 @@ def _write_numpy(state: _NumpyState) -> None:
         numpy.random.set_state((_MERSENNE, numpy.frombuffer(words, numpy.uint32), position, waits, number))
 
 
-PYTHON = HostGenerator(random.getstate, random.setstate)
-NUMPY = HostGenerator(_read_numpy, _write_numpy)
+def _is_numpy_at(state: _NumpyState) -> bool:
+    if isinstance(state, tuple) and not state[2]:
+        bits = numpy.random.mtrand.get_bit_generator()
+        memory = state[0] + state[1].to_bytes(4, sys.byteorder)
+        # If it were laid out in another way, all of it would be read.
+        if type(bits) is numpy.random.MT19937 and ctypes.string_at(bits.ctypes.state_address, len(memory)) == memory:
+            return True
+    return bool(state == _read_numpy())
+
+
+def _is_python_at(state: tuple[Any, ...]) -> bool:
+    return random.getstate() == state
+
+
+PYTHON = HostGenerator(random.getstate, random.setstate, _is_python_at)
+NUMPY = HostGenerator(_read_numpy, _write_numpy, _is_numpy_at)

@@ -24,9 +24,10 @@ from .. import _torch_private
 from .._calls.contents import Contents
 from .._calls.values import encode, kept_whole
 from .around import Undo
-from .doubles import HOOKS, Found, restore
+from .doubles import restore
 from .held import Detached, check_unchanged
 from .state import ModuleState
+from .tree import HOOKS, FoundModule
 
 Function = Callable[..., Any]
 
@@ -126,7 +127,7 @@ class ReachedState(ModuleState):
         """Return the modules that it reaches by their classes, equal ones by a number too."""
         times: Counter[str] = Counter()
         named: dict[str, nn.Module] = {}
-        for module, *_ in self._tree:
+        for module in self._tree.modules:
             name = f"{prefix}: {type(module).__name__}" if prefix else f"the module {type(module).__name__}"
             named[f"{name} {times[name]}" if times[name] else name] = module
             times[name] += 1
@@ -152,31 +153,31 @@ class ReachedState(ModuleState):
             undo.append((self.put_back, ()))
             return forward
         undo.append((_want, (self._tensors, now)))
-        undo.append((restore, ([_as_now(found[0]) for found in self._tree],)))
+        undo.append((restore, ([*map(_as_now, self._tree.modules)],)))
         _want(self._tensors, self._wants)
         if tags is not None:
             tags.put_found()
         values = self._copies([value for _, value in self._changing])
         instead = {id(tensor): value for (tensor, _), value in zip(self._changing, values, strict=True)}
-        restore([_as_then(found, instead, gone) for found in self._tree])
+        restore([_as_then(found, instead, gone) for found in self._tree.every()])
         return forward
 
 
-def _as_now(module: nn.Module) -> Found:
+def _as_now(module: nn.Module) -> FoundModule:
     """Return what a module holds now."""
     now = vars(module)
     parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
     hooks = {name: dict(now[name]) for name in HOOKS}
-    return module, now.copy(), parameters.copy(), buffers.copy(), children.copy(), hooks
+    return FoundModule(module, now.copy(), parameters.copy(), buffers.copy(), children.copy(), hooks)
 
 
-def _as_then(found: Found, instead: dict[int, Tensor], gone: dict[str, dict[int, Any]]) -> Found:
+def _as_then(found: FoundModule, instead: dict[int, Tensor], gone: dict[str, dict[int, Any]]) -> FoundModule:
     """Return what a module is to hold in a replay: copies of buffers in place of those that forward changes."""
     module, contents, parameters, buffers, children, hooks = found
     contents = {name: each.leaf() if type(each) is Detached else each for name, each in contents.items()}
     buffers = {name: instead.get(id(each), each) for name, each in buffers.items()}
-    hooks = {name: {**gone.get(name, {}), **hooks.get(name, {})} for name in HOOKS}
-    return module, contents, parameters, buffers, children, hooks
+    hooks = {name: {**gone.get(name, {}), **hooks[name]} for name in HOOKS}
+    return FoundModule(module, contents, parameters, buffers, children, hooks)
 
 
 def _want(tensors: Sequence[Tensor], wants: Sequence[bool]) -> None:

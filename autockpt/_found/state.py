@@ -11,7 +11,9 @@ The state holds references. Only the values of those buffers are copied.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,13 +21,17 @@ from torch import Tensor, nn
 
 from .. import _torch_private
 from .around import Undo
-from .doubles import HOOKS, NOTHING, Found, are_there, doubled, put_back
+from .doubles import doubled, restore
 from .held import Detached, check_unchanged
 from .spared import Inside, every, spared_in
 from .tags import Tags, alias
+from .tree import NOTHING, Tree
 
 _WHOLE = frozenset({Tensor, nn.Parameter, nn.Buffer})
 """Classes of tensors that have a storage of their own, on this rank."""
+
+_clone, _storage_of, _key_of = Tensor.clone, Tensor.untyped_storage, operator.attrgetter("_cdata")
+_is_on_cpu, _wants = operator.attrgetter("is_cpu"), operator.attrgetter("requires_grad")
 
 
 class ModuleState:
@@ -55,32 +61,37 @@ class ModuleState:
             reached: further modules that forward may call, where the member is a function.
         """
         self.member = module
-        self._tree: list[Found] = []
         self._tensors = list(given)
-        self._tags: Tags | None = None  # what parameters and buffers have as Python attributes
         self._changing: list[tuple[Tensor, Tensor]] = []  # buffers, with the values that they had
         self._sure: set[int] = set()  # ids of the buffers that are known to change
         self._everywhere = _torch_private.global_hooks()
         self._spared = spared_in(module, unread) if unread and module is not None else NOTHING
-        members = reached if module is None else [module, *reached]
-        norms = self._take(members) if members else []
-        tensors = self._tensors
+        self._tree = tree = Tree(reached if module is None else (module, *reached))
+        for member, attributes in self._spared.items():
+            tree.contents[tree.modules.index(member)].update(attributes)
+        if tree.has_tensors():
+            self._take_attributes()
+        # What parameters and buffers have as Python attributes.
+        self._tags = Tags([*tree.parameters, *tree.buffers]) if tree.modules else None
+        self._tensors += tree.parameters
+        tensors = [*self._tensors, *tree.buffers] if tree.buffers else self._tensors
         try:
             # Held until forward is over. If a tensor gets a new storage meanwhile, the old address must not be reused.
             local = tensors if _WHOLE.issuperset(map(type, tensors)) else map(_torch_private.local, tensors)
-            self._storages = [tensor.untyped_storage() for tensor in local]
-            self.owners: dict[int, Tensor] = {
-                storage._cdata: tensor for storage, tensor in zip(self._storages, tensors, strict=True)
-            }
+            self._storages = [*map(_storage_of, local)]
+            self.owners: dict[int, Tensor] = dict(zip(map(_key_of, self._storages), tensors, strict=True))
         except NotImplementedError:  # a tensor without a storage has no key
             self._storages = []
             self.owners = {key: tensor for tensor in tensors if (key := _torch_private.storage_key(tensor))}
         self._aliased = len(self.owners) < len(tensors)
-        self.devices = {tensor.device for tensor in tensors if not tensor.is_cpu}
-        if members and (changing is None or changing or norms):
-            self._take_values(members[0], changing, norms)
+        on_cpu = all(map(_is_on_cpu, tensors))
+        self.devices = set() if on_cpu else {tensor.device for tensor in tensors if not tensor.is_cpu}
+        if tree.buffers and (changing is None or changing or tree.norms):
+            self._take_values(tree.modules[0], changing)
+        else:
+            self._tensors += tree.buffers
         self._versions = _torch_private.versions(self._tensors)
-        self._wants = [tensor.requires_grad for tensor in self._tensors]
+        self._wants = [*map(_wants, self._tensors)]
 
     @property
     def copied(self) -> set[int]:
@@ -95,66 +106,30 @@ class ModuleState:
         """Return the function whose code may reach more than the modules do; None where the member is a module."""
         return None
 
-    def _take(self, members: Sequence[nn.Module]) -> list[dict[str, Tensor | None]]:
-        """Take every module of the tree once; return the buffers of normalisation layers in training mode.
-
-        This runs before every call of a member, when the CPU caches are cold. So it reads as little as it can.
-        """
-        tree, norms = self._tree, []
-        held: list[Tensor | None] = []
-        found, seen = [*members], {None, *members}
-        for member in found:
-            now = member.__dict__
-            contents, hooks = now.copy(), NOTHING
-            if now["_forward_hooks"] or now["_forward_pre_hooks"]:
-                hooks = _hooks_of(now)
-            parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
-            if member in self._spared:
-                contents.update(self._spared[member])
-            if Tensor in map(type, contents.values()):
-                self._take_attributes(contents)
-            if parameters:
-                parameters = parameters.copy()
-                held += parameters.values()
-            if buffers:
-                buffers = buffers.copy()
-                held += buffers.values()
-                if "num_batches_tracked" in buffers and now["training"]:
-                    norms.append(buffers)
-            for child in children.values():
-                if child not in seen:
-                    seen.add(child)
-                    found.append(child)
-            children = children.copy() if children else NOTHING
-            tree.append((member, contents, parameters or NOTHING, buffers or NOTHING, children, hooks))
-        own = [tensor for tensor in held if tensor is not None]
-        self._tensors += own
-        self._tags = Tags(own)
-        return norms
-
-    def _take_attributes(self, contents: dict[str, Any]) -> None:
+    def _take_attributes(self) -> None:
         """Take tensors that are plain attributes. They are held without their graphs, which may lead back here."""
-        for name, value in contents.items():
-            if isinstance(value, Tensor):
-                if value.grad_fn is None:
-                    self._tensors.append(value)
-                else:
-                    contents[name] = Detached(value, f"attribute {name!r}")
+        for contents in self._tree.contents:
+            for name, value in contents.items() if Tensor in map(type, contents.values()) else ():
+                if isinstance(value, Tensor):
+                    if value.grad_fn is None:
+                        self._tensors.append(value)
+                    else:
+                        contents[name] = Detached(value, f"attribute {name!r}")
 
-    def _take_values(self, module: nn.Module, changing: Inside | None, norms: list[dict[str, Tensor | None]]) -> None:
+    def _take_values(self, module: nn.Module, changing: Inside | None) -> None:
         """Copy the buffers that may change, and those that share storage with one of them.
 
         Forward may take another path than the recorded one. So running statistics are copied even if `changing` leaves
         them out, since kernels write them without a new version. If `changing` names any buffer, or is None, all others
         are copied too, until `settle`: code that updates codebooks writes them through `.data`.
         """
-        buffers = [tensor for found in self._tree for tensor in found[3].values() if tensor is not None]
-        sure = {id(tensor) for each in norms for tensor in each.values()}
+        every = buffers = self._tree.buffers
+        sure = {*map(id, chain.from_iterable(each.values() for each in self._tree.norms))}
         for path, names in changing or ():
             owner: Any = module
             for part in path:
                 owner = owner._modules[part]
-            sure.update([id(owner._buffers.get(name)) for name in names])
+            sure.update(map(id, map(owner._buffers.get, names)))
         if self._aliased:
             buffers = list({id(tensor): tensor for tensor in buffers}.values())  # two modules may share one
             keys = {_torch_private.storage_key(tensor) for tensor in buffers if id(tensor) in sure} - {0}
@@ -162,8 +137,11 @@ class ModuleState:
         if changing == ():
             buffers = [tensor for tensor in buffers if id(tensor) in sure]
         self._sure, self._changing = sure, list(zip(buffers, self._copies(buffers), strict=True))
-        others = set(map(id, buffers))
-        self._tensors = [tensor for tensor in self._tensors if id(tensor) not in others]
+        copied = self.copied
+        if len(buffers) < len(every):
+            self._tensors += [tensor for tensor in every if id(tensor) not in copied]
+        if not copied.isdisjoint(map(id, self._tensors)):  # an attribute, or what a function was given
+            self._tensors = [tensor for tensor in self._tensors if id(tensor) not in copied]
 
     def forward_ends(self) -> None:
         """Note that forward is over: it has returned or raised."""
@@ -204,7 +182,7 @@ class ModuleState:
             ReplayError: no double can be made now.
         """
         self._check_versions()
-        now = [tensor.requires_grad for tensor in self._tensors]
+        now = [*map(_wants, self._tensors)]
         gone = self._gone_hooks()
         tags = self._tags
         if tags is not None:
@@ -214,7 +192,7 @@ class ModuleState:
             return forward
         values = self._copies([value for _, value in self._changing])
         instead = {id(tensor): value for (tensor, _), value in zip(self._changing, values, strict=True)}
-        for tensor, wants, has in zip(self._tensors, self._wants, now, strict=True):
+        for tensor, wants, has in zip(self._tensors, self._wants, now, strict=True) if now != self._wants else ():
             if has is not wants:
                 instead[id(tensor)] = nn.Parameter(tensor.detach(), wants)
         tagged = tags.with_some() if tags is not None else ()
@@ -236,7 +214,7 @@ class ModuleState:
             and not self._spared
             and not gone
             and now == self._wants
-            and are_there(self._tree)
+            and self._tree.is_there()
             and (self._tags is None or self._tags.are_there())
         )
 
@@ -250,8 +228,9 @@ class ModuleState:
 
         Forward may change them for a while, and a replay may end before forward changes them back.
         """
-        put_back(self._tree)
-        if [tensor.requires_grad for tensor in self._tensors] != self._wants:
+        if not self._tree.is_there():
+            restore(self._tree.every())
+        if [*map(_wants, self._tensors)] != self._wants:
             for tensor, wants in zip(self._tensors, self._wants, strict=True):
                 tensor.requires_grad_(wants)
 
@@ -267,14 +246,15 @@ class ModuleState:
         return {name: hooks for name, hooks in gone.items() if hooks}
 
     def _name(self, tensor: Tensor) -> str:
-        every = (item for _, _, parameters, buffers, *_ in self._tree for item in (parameters | buffers).items())
+        every = (item for each in self._tree.every() for item in (each.parameters | each.buffers).items())
         return next((name for name, each in every if each is tensor), "")
 
     def _copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Copy tensors; copies share storage if the originals do."""
         if not self._aliased:
             # The copy of a tensor without a graph has none either, so `detach` would be one operator too many.
-            return [(tensor.detach() if tensor.requires_grad else tensor).clone() for tensor in tensors]
+            wanting = any(map(_wants, tensors))
+            return [*map(_clone, [tensor.detach() for tensor in tensors] if wanting else tensors)]
         keys = [_torch_private.storage_key(tensor) for tensor in tensors]
         storages: dict[int, torch.UntypedStorage] = {}
         found = []
@@ -287,8 +267,3 @@ class ModuleState:
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             found.append(view.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()))
         return found
-
-
-def _hooks_of(module: dict[str, Any]) -> dict[str, dict[int, Any]]:
-    """Return the hooks around a module's forward, by kind; `module` is its `__dict__`."""
-    return {name: dict(module[name]) for name in HOOKS}

@@ -47,6 +47,8 @@ class Tags:
 
     def with_some(self) -> list[tuple[Tensor, Attributes]]:
         """Return the tensors that have attributes, or had some, each with what was found."""
+        if self._found is None and not any(self._now):
+            return []
         found = self._found or [{} for _ in self._now]
         return [(tensor, then) for tensor, then, now in zip(self.tensors, found, self._now, strict=True) if then or now]
 

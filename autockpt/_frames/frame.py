@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -55,6 +55,7 @@ class MemberCall:
         around: autocast, flags, modes, context variables and stream under which it ran.
         random: generator states to set before it.
         generators: all generators that it could draw from.
+        unmoved: those of them that its replay need not restore.
         end: number of slots in the frame when it returned; None if it has not returned.
         units: the units inside it, which a replay does not run; None if a replay runs everything.
         cut: level of the part of the frame that begins with this call; 0 if no part begins here.
@@ -72,6 +73,7 @@ class MemberCall:
     around: Around
     random: States = field(default_factory=list)
     generators: list[Generator] = field(default_factory=list)
+    unmoved: Collection[Generator] = ()
     end: int | None = None
     units: Units | None = None
     cut: int = 0
@@ -97,7 +99,7 @@ class Replayer(Protocol):
     """Replays one frame. It also observes the frame's forward, as far as the replay needs that.
 
     Attributes:
-        compares: whether `saves` must be called for every tensor that a replay must make again.
+        compares: whether `saves` must be called for every tensor that a replay must make again, and `ends`.
     """
 
     @property
@@ -111,7 +113,7 @@ class Replayer(Protocol):
         """
 
     def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
-        """Observe a call after its forward."""
+        """Observe a call after its forward, if this `compares`."""
 
     def saves(self, slot: Slot, tensor: Tensor) -> None:
         """Observe a saved tensor that is dropped; `slot` stands for it."""

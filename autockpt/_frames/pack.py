@@ -12,7 +12,9 @@ from torch import Tensor
 from .. import _torch_private
 from .._found.held import Detached
 from .frame import Frame
-from .slots import OwnedSlot, Slot, reads_alike
+from .slots import Look, OwnedSlot, Slot, reads_alike, sparse_look
+
+_new, _PLAIN = object.__new__, (Tensor, torch.nn.Parameter)
 
 STAYS = (
     "{} saves a tensor that cannot be dropped, and it stays ({}: {}). Results stay exact; memory may exceed the plan. "
@@ -43,9 +45,8 @@ class Pack:
     @_torch_private.never_compiled
     def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Detached:
         """Return what autograd is to hold for `tensor`. Only a `Slot` does not keep the tensor alive."""
-        frame = self._frame
-        assert frame is not None
-        source, plain = None, type(tensor) is Tensor
+        source: tuple[int, int] | None = None
+        plain = type(tensor) in _PLAIN
         try:  # an error that came out of an operator might end the process: see `_calls/own_errors.py`
             try:  # as `storage_key`, without a call
                 storage = tensor.untyped_storage()._cdata if plain else _torch_private.storage_key(tensor)
@@ -57,14 +58,23 @@ class Pack:
                 if self.inputs is None:
                     self.slots.append(None)
                 return owned
-            if self.inputs is not None:  # in a unit, whose replay packs nothing
-                source = source_of(tensor, storage, self.inputs)
-                if source is None:
-                    return Detached(tensor, "a tensor that a kept call saved")
-            elif not plain and tensor.is_nested and not frame.was_given_nested():
-                self.slots.append(None)
-                return Detached(tensor, "a nested tensor")  # a replay's would have lengths of its own
-            slot = Slot(frame, tensor)
+            frame = self._frame
+            assert frame is not None
+            if self.inputs is not None or not plain:
+                found = self._source(frame, tensor, storage)
+                if isinstance(found, Detached):
+                    return found
+                source = found
+            slot: Slot = _new(Slot)  # and no `__init__`, which would be one more call for each saved tensor
+            slot.frame = frame
+            slot.value = slot.given = slot.expected = None
+            slot._version = 0
+            try:
+                look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            except RuntimeError:
+                look = sparse_look(tensor)
+            slot.look = frame.looks.setdefault(look, look)
+            slot.node = type(tensor.grad_fn)
             if frame.replayer.compares:
                 frame.replayer.saves(slot, tensor)
         except Exception as error:
@@ -76,6 +86,15 @@ class Pack:
             self.sources.append(source)
         self.slots.append(weakref.ref(slot))
         return slot
+
+    def _source(self, frame: Frame, tensor: Tensor, storage: int) -> tuple[int, int] | Detached | None:
+        """Return what a tensor that a unit saves is a view of; or what stays; or None if the replay saves it again."""
+        if self.inputs is not None:  # in a unit, whose replay packs nothing
+            return source_of(tensor, storage, self.inputs) or Detached(tensor, "a tensor that a kept call saved")
+        if tensor.is_nested and not frame.was_given_nested():
+            self.slots.append(None)
+            return Detached(tensor, "a nested tensor")  # a replay's would have lengths of its own
+        return None
 
     def has_frame(self, wanted: bool) -> bool:
         """Note for replays whether a function inside has a frame of its own; return that."""

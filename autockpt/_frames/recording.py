@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -20,6 +21,8 @@ from .pack import Pack
 from .table import Place
 from .thread import Scope, mismatch, thread
 from .units import UnitRecorder, called
+
+_is_on_cpu = operator.attrgetter("is_cpu")
 
 _State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]
 
@@ -71,13 +74,11 @@ class Recording:
     ) -> Any:
         """Run a member's `forward` so that the frame can run it again; its `state` has just been taken."""
         self.position = place.position
-        frame, number = self.frame, len(self.frame.calls)
-        call = self._begun(key, forward, state, place, scope, args, kwargs)
-        if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
-            mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
+        frame, number, hooks = self.frame, len(self.frame.calls), _theirs()
+        call = self._begun(key, forward, state, place, scope, args, kwargs, hooks)
         frame.calls.append(call)
-        pack, before, outer, back = self.packs(frame, state.owners), call.random, thread.units, unpacked_by(_theirs())
-        recorder = UnitRecorder(scope, pack, call.generators) if place.selective else None
+        pack, before, outer, back = self.packs(frame, state.owners), call.random, thread.units, unpacked_by(hooks)
+        recorder = UnitRecorder(scope, pack, call.generators, before) if place.selective else None
         try:
             # The push is the first call of this block, and the pop that of its own: no interrupt leaves one undone.
             _torch_private.push_hooks(pack.hook, back)
@@ -93,14 +94,21 @@ class Recording:
             finally:
                 pack.close()
                 state.forward_ends()
-        pack.tell(key)
+        if pack.error is not None:
+            pack.tell(key)
         state.settle()
         call.end = len(frame.slots)
         call.random = needed(before, self._reached)
-        frame.replayer.ends(call, results := tensors(result))
-        for index, tensor in enumerate(() if place.last else results):
-            self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), Ref(number, index))
+        if frame.replayer.compares:
+            frame.replayer.ends(call, tensors(result))
+        if not place.last:
+            self._know(number, tensors(result))
         return result
+
+    def _know(self, number: int, results: Sequence[Tensor]) -> None:
+        """Remember the results of a call, which later calls may be given."""
+        for index, tensor in enumerate(results):
+            self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), Ref(number, index))
 
     def _begun(
         self,
@@ -111,15 +119,22 @@ class Recording:
         scope: Scope,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        hooks: _torch_private.Hooks | None,
     ) -> MemberCall:
-        """Return a call that begins, with the state of every generator that it may draw from."""
+        """Return a call that begins, with the state of every generator that it may draw from.
+
+        `hooks` are the saved-tensor hooks around the member.
+        """
         given: list[Tensor] = []
         templates = encode((*args, *kwargs.values()) if kwargs else args, given)
         devices = state.devices
-        devices.update([tensor.device for tensor in given if not tensor.is_cpu])
-        hooks = _theirs()
-        refs = [self._refer(tensor, hooks) for tensor in given]
+        if not all(map(_is_on_cpu, given)):
+            devices.update([tensor.device for tensor in given if not tensor.is_cpu])
+        alone = place.last and not self._known
+        refs = self._only(given, hooks) if alone else [self._refer(tensor, hooks) for tensor in given]
         call = MemberCall(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
+        if place.linked and self.frame.calls and all(ref.call == BOUNDARY for ref in refs):
+            mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         if place.cut:
             call.cut, self._reached = place.cut, {}  # a part that begins here knows no generator's state
         if place.inner is not None:
@@ -131,6 +146,15 @@ class Recording:
             call.generators = list(dict.fromkeys([*call.generators, *others]))
         call.random = states_of(call.generators)
         return call
+
+    def _only(self, given: Sequence[Tensor], hooks: _torch_private.Hooks | None) -> list[Ref]:
+        """As `_refer` for all arguments of a frame's only call: no later call is given one of them again."""
+        boundary, known = self.frame.boundary, dict[int, Ref]()
+        for tensor in given:
+            if id(tensor) not in known:
+                known[id(tensor)] = Ref(BOUNDARY, len(boundary))
+                boundary.append(self._held(tensor, hooks))
+        return [*map(known.__getitem__, map(id, given))]
 
     def _refer(self, tensor: Tensor, hooks: _torch_private.Hooks | None) -> Ref:
         """Return where a replay finds an argument; `hooks` are those around the member."""
@@ -151,7 +175,8 @@ class Recording:
         """Return what holds a tensor of the boundary."""
         if hooks is not None:  # such as save_on_cpu: they decide where the boundary waits
             return Packed(tensor, hooks)
-        return (self._moved(tensor) if self._moves is not None else None) or Detached(tensor, READ)
+        moved = None if self._moves is None else self._moved(tensor)
+        return Detached(tensor, READ) if moved is None else moved
 
     def _moved(self, tensor: Tensor) -> MovedBoundary | None:
         """Move a tensor of the boundary off the device; return None if it stays."""

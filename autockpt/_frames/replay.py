@@ -107,14 +107,16 @@ class Replay:
             self._run_all()
 
     def _run_all(self) -> None:
-        calls, casts = self._calls, _torch_private.any_autocast_enabled()
+        calls, casts, states = self._calls, _torch_private.any_autocast_enabled(), self._states
         for number, call in enumerate(calls):
             casts = casts or call.around.casts
             for ref in call.refs:
                 self._last_use[ref] = number
             # Forward may also seed a generator, and restore it only after the last slot. The replay does not get there.
-            self._states.update(TURNS.read([each for each in call.generators if each not in self._states]))
-        TURNS.begin(self._states)
+            found = [each for each in call.generators if each not in states and each not in call.unmoved]
+            if found:
+                states.update(TURNS.read(found))
+        TURNS.begin(states)
         undo = self._undo()
         try:
             thread.replays += 1
@@ -169,11 +171,13 @@ class Replay:
     def _run(self, call: MemberCall, undo: Undo) -> Any:
         """Run the current call and return its result; None if the replay ended inside that call."""
         values = decode(call.arguments, (list if call.fsdp_unit is None else given_to)(map(self._find, call.refs)))
-        n_args = len(values) - len(call.keywords)
-        args = tuple(values[:n_args])
-        kwargs = dict(zip(call.keywords, values[n_args:], strict=True)) if call.keywords else {}
+        kwargs: dict[str, Any] = {}
+        if call.keywords:
+            n_args = len(values) - len(call.keywords)
+            values, kwargs = values[:n_args], dict(zip(call.keywords, values[n_args:], strict=True))
         forward, plain, run = call.module.replayed(call.forward, undo), call.units is None, call.around.run
-        set_states(call.random)
+        if call.random:
+            set_states(call.random)
         call.around.put_back(undo)
         if call.around.stream is not None:
             read_in(call.around.stream, [self._values[ref] for ref in call.refs])
@@ -183,7 +187,10 @@ class Replay:
         self._entry, self._functions, thread.units = 0, 0, None if plain else self
         try:
             _torch_private.push_hooks(pack, self._unpack)
-            result = run(forward, *args, **kwargs) if plain else run(called, self, call.key, forward, args, kwargs)
+            if plain:
+                result = run(forward, *values, **kwargs)
+            else:
+                result = run(called, self, call.key, forward, tuple(values), kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:
                 self._stop("saved fewer tensors than its forward did")
             return result
@@ -278,6 +285,8 @@ class Replay:
 
     def _keep(self, number: int, result: Any) -> None:
         """Keep the tensors of a call's `result` that later calls read. Drop those that no call reads any more."""
+        if len(self._calls) == 1:
+            return
         for ref in [ref for ref in self._values if self._last_use[ref] <= number]:
             del self._values[ref]
         for leaf, tensor in enumerate(() if self._stopped else tensors(result)):
@@ -291,16 +300,17 @@ class Replay:
         self: Replay = replay()  # while it runs, it is alive
         if self._stopped:  # the module caught `_Stop` and went on
             raise _Stop
-        number, self._next = self._next, self._next + 1
-        if self.call.end is not None and number >= self.call.end:
+        number = self._next
+        self._next, end = number + 1, self.call.end
+        if end is not None and number >= end:
             self._stop("saved more tensors than its forward did")
-        # A value with its graph would hold the replay's graph, and so the slots. One without a graph stays as it is.
-        value = tensor.detach() if tensor.requires_grad else tensor
         reference = self._slots[number]
-        if reference is None:
-            return value
-        slot = reference()
-        if slot is not None and slot.value is None and slot.given != self._backward:
+        slot = None if reference is None else reference()
+        # A value with its graph would hold the replay's graph, and so the slots. One without a graph stays as it is.
+        if slot is None or slot.value is not None or slot.given == self._backward:
+            value = tensor if tensor.grad_fn is None else tensor.detach()
+        else:
+            value = tensor.detach() if tensor.requires_grad else tensor
             difference = slot.fill(tensor, value)
             if difference is not None:
                 self._stop(f"saved {difference}")

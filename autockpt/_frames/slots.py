@@ -69,22 +69,20 @@ class Slot:
             keeps its graph reads the value. A later backward replays again.
         given: number of the backward that keeps its graph and has read the value; None if there is none.
         expected: what forward saved here, if it is compared with what the replay makes.
+        look: how the tensor looks.
+        node: the class of its node.
+
+    `Pack.hook` makes slots, and sets all of these.
     """
 
-    __slots__ = ("__weakref__", "_look", "_node", "_version", "expected", "frame", "given", "value")
-
-    def __init__(self, frame: Fills, tensor: Tensor) -> None:
-        self.frame = frame
-        self.value: Tensor | None = None
-        self.given: int | None = None
-        self.expected: Expects | None = None
-        self._version = 0
-        try:
-            look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        except RuntimeError:
-            look = _sparse_look(tensor)
-        self._look = frame.looks.setdefault(look, look)
-        self._node = type(tensor.grad_fn)
+    __slots__ = ("__weakref__", "_version", "expected", "frame", "given", "look", "node", "value")
+    frame: Fills
+    value: Tensor | None
+    given: int | None
+    expected: Expects | None
+    look: Look
+    node: type
+    _version: int  # of the value
 
     def fill(self, tensor: Tensor, value: Tensor) -> str | None:
         """Take the replay's `tensor`; `value` is the same, detached.
@@ -97,14 +95,14 @@ class Slot:
         node = type(tensor.grad_fn)
         # A tensor of the boundary has a node in forward and none in the replay. Each compilation has a node class of
         # its own, all with the same name. The replay may run another compilation than forward did.
-        if node is not self._node and node.__name__ != self._node.__name__ and _NO_NODE not in (node, self._node):
-            return f"a result of {node.__name__} instead of {self._node.__name__}"
+        if node is not self.node and node.__name__ != self.node.__name__ and _NO_NODE not in (node, self.node):
+            return f"a result of {node.__name__} instead of {self.node.__name__}"
         try:
             look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         except RuntimeError:
-            look = _sparse_look(tensor)
-        if look != self._look:
-            return _difference(look, self._look)
+            look = sparse_look(tensor)
+        if look != self.look:
+            return _difference(look, self.look)
         self._version = value._version
         self.value = value
         if self.expected is not None:
@@ -113,12 +111,12 @@ class Slot:
 
     def fill_from(self, tensor: Tensor, offset: int) -> str | None:
         """Take a view of the replay's `tensor` that begins `offset` elements after its first; returns as for `fill`."""
-        shape, stride, dtype, device = self._look
+        shape, stride, dtype, device = self.look
         value = tensor.detach()
         if offset or value.shape != shape or value.stride() != stride:
             value = value.as_strided(shape, stride, value.storage_offset() + offset)
         if value.dtype is not dtype or value.device != device:
-            return _difference((shape, stride, value.dtype, value.device), self._look)
+            return _difference((shape, stride, value.dtype, value.device), self.look)
         self._version = value._version
         self.value = value
         if self.expected is not None:
@@ -136,7 +134,7 @@ class Slot:
             return self.tensor()
         if value._version != self._version:
             check_unchanged(value, self._version, "a tensor")
-        if _keeps_graph() and self.frame.calls:
+        if self.frame.calls and _keeps_graph():  # mostly the frame has let its calls go
             backward = _torch_private.keeping_backward()
             if backward >= 0:
                 self.value, self.given = None, backward
@@ -181,7 +179,7 @@ def reads_alike(tensor: Tensor, whole: Tensor) -> bool:
     return tensor.dtype is whole.dtype and tensor.is_conj() is whole.is_conj() and tensor.is_neg() is whole.is_neg()
 
 
-def _sparse_look(tensor: Tensor) -> Look:
+def sparse_look(tensor: Tensor) -> Look:
     """Describe a tensor of a compressed sparse layout, or a strided nested one, which have no strides."""
     return _torch_private.sizes(tensor), (), tensor.dtype, tensor.device
 

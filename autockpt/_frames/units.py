@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import _torch_private
 from .._calls.names import function_name, numbered
-from .._calls.values import encode, not_simple, only_tensors
+from .._calls.values import encode, not_simple, only_tensors, tensors
 from .._data.errors import NotApplicable
 from .._data.keys import key_of
 from .._found.around import Generator, States, given_among, never_draws, states_of
@@ -33,13 +33,14 @@ class UnitRecorder:
         units: those that ran.
     """
 
-    __slots__ = ("_counts", "_entries", "_generators", "_pack", "handle", "planned", "units")
+    __slots__ = ("_counts", "_entries", "_generators", "_pack", "_states", "handle", "planned", "units")
 
-    def __init__(self, scope: Scope, pack: Pack, generators: list[Generator]) -> None:
+    def __init__(self, scope: Scope, pack: Pack, generators: list[Generator], states: States) -> None:
         self.handle, self.planned, self._counts = scope.handle, scope.table.units, scope.counts
         self.units = Units(self.handle, self.planned)
         self._entries = self.units.entries
         self._generators = generators  # of devices, and of the member's arguments
+        self._states = dict(states)  # as they were last seen
         self._pack = pack
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -60,7 +61,7 @@ class UnitRecorder:
         versions = _torch_private.versions(given)
         generators = [*self._generators, *given_among(others)] if others else self._generators
         draws = not (never_draws(run) and _PLAIN.issuperset(map(type, given)))
-        before = states_of(generators) if draws else []
+        before = states_of(generators, self._states) if draws else []
         pack = self._pack
         start = len(pack.slots)
         sources = pack.sources = []
@@ -72,12 +73,9 @@ class UnitRecorder:
         if versions != _torch_private.versions(given):
             raise NotApplicable(f"{key} changes an argument in place, so a replay has to run it again. Recompute it.")
         if others:
-            now: list[Tensor] = []
-            encode((*args, *kwargs.values()), now)
-            if list(map(id, now)) != list(map(id, given)):
-                raise NotApplicable(
-                    f"{key} changes a container that it was given, so a replay has to run it again. Recompute it."
-                )
+            _refuse_other(tensors((args, kwargs)), given, key)
+        after = states_of(generators, dict(before)) if draws else []
+        self._states.update(after)
         kept = self.planned.kept[key]
         made = [result] if isinstance(result, Tensor) else []
         encoded = None if made else encode((result,), made)
@@ -90,9 +88,17 @@ class UnitRecorder:
             skipped=not kept,
             result=encoded,
             tensors=tuple([stand_in(tensor, given, kept=kept) for tensor in made]),
-            random=_moved(before, states_of(generators)) if draws else (),
+            random=_moved(before, after),
         )
         return result
+
+
+def _refuse_other(now: list[Tensor], given: list[Tensor], key: str) -> None:
+    """Refuse a unit whose arguments have other tensors than it was given."""
+    if list(map(id, now)) != list(map(id, given)):
+        raise NotApplicable(
+            f"{key} changes a container that it was given, so a replay has to run it again. Recompute it."
+        )
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Any]]:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from autockpt import Plan, Segment
@@ -18,6 +20,7 @@ from tests.doors import (
     PYTHON,
     Frame,
     Generator,
+    HostGenerator,
     States,
     frames_recording,
     install,
@@ -29,6 +32,15 @@ from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, batch, summed
 from tests.toys.chains import InTurn
 from tests.toys.told import Told, around, with_linear
+
+DRAWS: dict[str, Callable[[], object]] = {
+    "one normal": numpy.random.normal,  # every second takes what the first has left over, and moves nothing else
+    "two normals": lambda: numpy.random.normal(size=2),
+    "uniform": numpy.random.uniform,
+    "seed": lambda: numpy.random.seed(3),
+    "Python's": random.random,
+    "Python's gauss": lambda: random.gauss(0, 1),
+}
 
 
 def chain(drawing: set[int], glue: set[int]) -> nn.Module:
@@ -89,6 +101,25 @@ def test_a_state_survives_the_trip() -> None:
     drawn = torch.rand(700, generator=generator)
     set_states(before)
     assert torch.equal(torch.rand(700, generator=generator), drawn)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from([*DRAWS]), max_size=3),
+    st.lists(st.sampled_from([*DRAWS]), max_size=3),
+    st.sampled_from([PYTHON, NUMPY]),
+)
+def test_a_generator_of_the_host_knows_whether_it_has_moved(
+    first: list[str], then: list[str], generator: HostGenerator
+) -> None:
+    for each in first:
+        DRAWS[each]()
+    before = generator.read()
+    for each in then:
+        DRAWS[each]()
+    assert generator.is_at(before) == (generator.read() == before)
+    ((_, found),) = states_of([generator], {generator: before})
+    assert found == generator.read()
 
 
 def test_two_generators_are_tracked_apart() -> None:

@@ -69,7 +69,7 @@ def flags_of_now() -> Any:
     replayed: Callable[..., Any] = ModuleState.replayed
 
     def broken(self: ModuleState, forward: Any, undo: Any) -> Any:
-        for module, found, *_ in self._tree:
+        for module, found in zip(self._tree.modules, self._tree.contents, strict=True):
             found["training"] = module.training
         return replayed(self, forward, undo)
 
