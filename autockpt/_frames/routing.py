@@ -91,7 +91,7 @@ def _suspended(watch: OwnCode, module: nn.Module, *, grad: bool) -> bool:
 
 
 def _watch(functions: Wanted, scope: Scope, module: nn.Module) -> None:
-    """Watch the torch functions that a call's own code calls, unless it calls something compiled."""
+    """Watch the torch functions that a call's own code calls, unless it is compiled or calls something compiled."""
     # The compiler would trace with the mode that is on around it.
     if not _compiled_inside(module):
         thread.watch = FunctionWatch(scope.handle, functions, functools.partial(_function_member, scope, module))
@@ -157,10 +157,10 @@ _FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncode
 
 
 def _compiled_inside(module: nn.Module) -> bool:
-    """Whether something is compiled that the module's own code may call."""
-    children = list(module._modules.values())
+    """Whether the module is compiled, or something that its own code may call."""
+    children = [module, *module._modules.values()]
     for child in children:
-        if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+        if child is not module and isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
             children.extend(child._modules.values())
     return any(child is not None and _torch_private.is_compiled(child) for child in children)
 

@@ -3,7 +3,8 @@
 pickle, torch.save   __reduce_ex__   the plain module: the file names nothing of autockpt, and needs nothing of it
 copy.deepcopy        __deepcopy__    a module with a patch of its own, which its own plan or governor knows
 
-Both are looked up at the instance. Without the second, a deep copy would be made as a pickle is.
+Both are looked up at the instance. Without the second, a deep copy would be made as a pickle is. A part has a third,
+`compile`, by which its patch moves around what is compiled (`patches.py`).
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from torch import nn
 
 from .._found.reference import Reference
 
-ATTRIBUTES = ("__reduce_ex__", "__deepcopy__")
+ATTRIBUTES = ("__reduce_ex__", "__deepcopy__", "compile")
 
 Own = Callable[[dict[str, Any]], dict[str, Any]]
+Finish = Callable[[nn.Module, nn.Module, dict[int, Any]], None]
 
 
-def put(module: nn.Module, own: Own) -> None:
+def put(module: nn.Module, own: Own, finish: Finish) -> None:
     """Put the attributes beside the patch of a module.
 
     Args:
         module: the module.
         own: returns what is in its `__dict__` without the patch, given what is in it.
+        finish: is given the module, a deep copy of it and the memo of the copying, once the copy is made.
     """
     reference = Reference(module)
     module.__dict__["__reduce_ex__"] = functools.partial(_reduced, own, reference)
-    module.__dict__["__deepcopy__"] = functools.partial(_copied, reference)
+    module.__dict__["__deepcopy__"] = functools.partial(_copied, finish, reference)
 
 
 def take(module: nn.Module) -> None:
@@ -50,7 +53,7 @@ def _reduced(own: Own, reference: Reference, protocol: Any) -> Any:
     return make, arguments, *rest
 
 
-def _copied(reference: Reference, memo: dict[int, Any]) -> Any:
+def _copied(finish: Finish, reference: Reference, memo: dict[int, Any]) -> Any:
     """Copy a module as `copy.deepcopy` does, with the patch."""
     module: Any = reference.to()
     of_class: Any = type(module)
@@ -59,4 +62,5 @@ def _copied(reference: Reference, memo: dict[int, Any]) -> Any:
     make, arguments, state, *_ = of_class.__reduce_ex__(module, 4)
     copied = memo[id(module)] = make(*copy.deepcopy(arguments, memo))
     copied.__setstate__(copy.deepcopy(state, memo))  # each module has one
+    finish(module, copied, memo)
     return copied

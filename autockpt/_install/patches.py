@@ -1,4 +1,7 @@
-"""The patches of forwards: `forward` in the `__dict__` of a module, as a partial that knows the module's name.
+"""The patches of forwards, in the `__dict__` of a module, as a partial that knows the module's name.
+
+    forward               of most modules
+    _compiled_call_impl   of a part that was compiled by ``module.compile()``: frames stand around compiled code
 
 A root gets `governed_forward` if a governor chooses the plan. All other patches are `patched_forward`.
 """
@@ -6,6 +9,7 @@ A root gets `governed_forward` if a governor chooses the plan. All other patches
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +21,7 @@ from .._data.errors import NotApplicable
 from .._found.reference import Reference
 from .._frames.routing import patched_forward
 from .._frames.table import Handle, Table
+from .._torch_private import COMPILED_CALL
 from ..solvers.units import listed
 from . import copying
 from .governed import Governs, governed_forward
@@ -33,7 +38,7 @@ def known_to(forward: Callable[..., Any] | None) -> tuple[str, Handle] | None:
 
 def patched(module: nn.Module) -> tuple[str, Handle] | None:
     """Return the name and the handle behind the patch that is on a module; None where none is."""
-    return known_to(module.__dict__.get("forward"))
+    return known_to(module.__dict__.get("forward")) or known_to(module.__dict__.get(COMPILED_CALL))
 
 
 def governor_of(module: nn.Module) -> Governs | None:
@@ -73,14 +78,16 @@ def unwrapped(module: nn.Module) -> Any:
     return forward
 
 
-def patch_over(function: Callable[..., Any], module: nn.Module, *knows: object) -> functools.partial[Any]:
+def patch_over(
+    function: Callable[..., Any], module: nn.Module, *knows: object, over: str = "forward"
+) -> functools.partial[Any]:
     """Return a patch over the forward that a module has now: it calls ``function(own, reference, *knows, ...)``.
 
     `own` is the forward that is the module's alone, None if it is its class's. The patch is a plain partial, not one of
     a derived class: nested, each of those takes one more level of recursion.
     """
-    forward = module.forward
-    of_class = "forward" not in vars(module) and getattr(forward, "__func__", None) is type(module).forward
+    forward = getattr(module, over)
+    of_class = over not in vars(module) and getattr(forward, "__func__", None) is type(module).forward
     return functools.partial(function, None if of_class else forward, Reference(module), *knows)
 
 
@@ -95,13 +102,41 @@ def module_of(patch: functools.partial[Any]) -> nn.Module | None:
     return reference.to()
 
 
-def patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> None:
-    """Put `function` around the forward of a module."""
-    patch = patch_over(function, module, *knows)
+def patch(module: nn.Module, function: Callable[..., Any], *knows: object, over: str = "forward") -> None:
+    """Put `function` around the forward of a module, or `over` what torch calls in its place."""
+    patch = patch_over(function, module, *knows, over=over)
     with contextlib.suppress(ValueError, TypeError):  # some callables have no signature
         patch.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
-    module.__dict__["forward"] = patch
-    copying.put(module, _without_patch)
+    module.__dict__[over] = patch
+    copying.put(module, _without_patch, _patch_copied)
+
+
+def _patch_part(module: nn.Module, name: str, handle: Handle) -> None:
+    """Patch a part of a model: around what is compiled, else the compiler would trace the patch.
+
+    Hooks run inside what is compiled. A module that has some keeps the patch inside of them.
+    """
+    around = getattr(module, COMPILED_CALL) is not None and not module._forward_hooks and not module._forward_pre_hooks
+    patch(module, patched_forward, name, handle, over=COMPILED_CALL if around else "forward")
+    module.__dict__["compile"] = functools.partial(_compile, Reference(module))
+
+
+def _compile(reference: Reference, /, *args: Any, **kwargs: Any) -> None:
+    """Compile a module that has a patch, as its class does. The patch then moves around what is compiled."""
+    module: Any = reference.to()
+    known = patched(module)
+    if known is not None:
+        _unpatch_one(module, own=known[1].patched[known[0]])
+    type(module).compile(module, *args, **kwargs)
+    if known is not None:
+        _patch_part(module, *known)
+
+
+def _patch_copied(module: nn.Module, copied: nn.Module, memo: dict[int, Any]) -> None:
+    """Patch the forward of a copy: torch copies nothing that is compiled, and so no patch around it."""
+    known = known_to(module.__dict__.get(COMPILED_CALL))
+    if known is not None:
+        _patch_part(copied, known[0], copy.deepcopy(known[1], memo))
 
 
 def _without_patch(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +184,7 @@ def patch_new(modules: Mapping[str, nn.Module], handle: Handle) -> None:
         raise _covered(covered)
     for name, module in new.items():
         handle.patched[name] = "forward" in module.__dict__
-        patch(module, patched_forward, name, handle)
+        _patch_part(module, name, handle)
 
 
 def rename(model: nn.Module, handle: Handle) -> None:
@@ -162,7 +197,7 @@ def rename(model: nn.Module, handle: Handle) -> None:
     for name, module, own in stale:
         _unpatch_one(module, own=own)
         handle.patched[name] = own
-        patch(module, patched_forward, name, handle)
+        _patch_part(module, name, handle)
 
 
 def patched_parts(root: nn.Module, name: str, handle: Handle) -> list[tuple[str, nn.Module]]:
@@ -207,9 +242,12 @@ def unpatch(parts: Iterable[tuple[str, nn.Module]], handle: Handle) -> None:
 
 
 def _unpatch_one(module: nn.Module, *, own: bool) -> None:
-    patch: functools.partial[Any] = module.__dict__.pop("forward")
+    compiled = known_to(module.__dict__.get(COMPILED_CALL)) is not None
+    patch: functools.partial[Any] = module.__dict__.pop(COMPILED_CALL if compiled else "forward")
     copying.take(module)
-    if own:
+    if compiled:
+        module.__dict__[COMPILED_CALL] = own_forward(patch)
+    elif own:
         module.__dict__["forward"] = own_forward(patch)
 
 

@@ -108,6 +108,7 @@ from .profiler import (
     yields_to_others,
 )
 from .recorder import (
+    COMPILED_CALL,
     FakeTensor,
     active_data_parallel,
     after_backward,

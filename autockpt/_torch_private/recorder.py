@@ -100,6 +100,10 @@ def has_reentrant_checkpoint(scalar: Tensor) -> bool:
     return False
 
 
+COMPILED_CALL = "_compiled_call_impl"
+"""The attribute that ``module.compile()`` sets. torch calls it in the place of ``forward`` and of the hooks."""
+
+
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether `module` was compiled, by ``module.compile()`` or ``torch.compile(module)``."""
     return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"

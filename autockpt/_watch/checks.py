@@ -40,11 +40,14 @@ CHANGES_OBJECTS = "changes an attribute, or something that it is given"
 DRAWS = "draws random numbers on a device"
 DRAWS_ELSEWHERE = DRAWS + " ({}) on which it is given no tensor"
 
-IS_COMPILED = "is compiled, and torch.compile recomputes each call by itself, from that call's own arguments"
-
-_COMPARED_ELSEWHERE = frozenset({"_parameters", "_buffers", "_modules", "forward", "__reduce_ex__", "__deepcopy__"})
-"""Keys of a module's ``__dict__`` that are no plain attributes. ``forward`` there is the recorder's own patch; the last
-two lie beside the patches of a plan."""
+_COMPARED_ELSEWHERE = frozenset(
+    {
+        *("_parameters", "_buffers", "_modules", "forward", "_compiled_call_impl"),
+        *("__reduce_ex__", "__deepcopy__", "compile"),
+    }
+)
+"""Keys of a module's ``__dict__`` that are no plain attributes. ``forward`` there, or what stands in its place in a
+compiled module, is the recorder's own patch; the last three lie beside the patches of a plan."""
 
 
 class Checks:
@@ -59,8 +62,6 @@ class Checks:
         self._generators = [] if fake else generators()
         self._attributes = {module: _attributes_of(module) for module in model.modules()}
         self._reasons: dict[torch.nn.Module, str] = {}
-        compiled = (each for each in model.modules() if private.is_compiled(each))
-        self._compiled = {inner for module in compiled for inner in module.modules()}
 
     def sets_itself_up(self) -> bool:
         """Whether modules changed their attributes. Many do so in their first forward only."""
@@ -76,7 +77,6 @@ class Checks:
         buffers = {place: weakref.ref(tensor) if tensor is not None else None for place, tensor in _buffers(module)}
         shapes = [_shape(tensor) for tensor in (*leaves, *module._parameters.values()) if tensor is not None]
         call.shapes = f"{type(module).__qualname__}{shapes}"
-        call.alone = IS_COMPILED if module in self._compiled else ""
         call.checkpointed = private.foreign_checkpoint_active()
         if module not in self._reasons:
             self._reasons[module] = why_unrepeatable(module)
