@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["environment", "table", "with_steady_allocator", "write", "write_parts"]
+__all__ = ["environment", "table", "with_steady_allocator", "write", "write_page", "write_parts"]
 
 RESULTS = "<!-- results -->"
 
@@ -51,12 +51,14 @@ def table(heads: list[str], rows: Iterable[Iterable[object]]) -> str:
 
 def write(folder: Path, raw: dict[str, Any], text: str) -> None:
     """Write the raw results as JSON, and the table into the folder's README after its marker line."""
+    write_page(folder / "README.md", folder / "results.json", raw, text)
+
+
+def write_page(page: Path, file: Path, raw: dict[str, Any], text: str) -> None:
+    """Write the raw results into a file as JSON, and the table into a page after its marker line."""
     where = environment()
-    (folder / "results.json").write_text(json.dumps({"environment": where, **raw}, indent=1) + "\n")
-    readme = folder / "README.md"
-    head = readme.read_text().partition(RESULTS)[0]
-    said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")
-    readme.write_text(f"{head}{RESULTS}\n\n`{where['command']}`: {said}.\n\n{text}\n")
+    file.write_text(json.dumps({"environment": where, **raw}, indent=1) + "\n")
+    page.write_text(f"{page.read_text().partition(RESULTS)[0]}{RESULTS}\n\n{_ran(where)}\n\n{text}\n")
 
 
 def write_parts(folder: Path, parts: Mapping[str, Callable[[dict[str, Any]], str]]) -> None:
@@ -70,10 +72,14 @@ def write_parts(folder: Path, parts: Mapping[str, Callable[[dict[str, Any]], str
     for part, show in parts.items():
         if (file := folder / f"{part}.json").exists():
             raw = json.loads(file.read_text())
-            said = ", ".join(f"{key} {value}" for key, value in raw["environment"].items() if key != "command")
-            found.append(f"## {part}\n\n`{raw['environment']['command']}`: {said}.\n\n{show(raw['rows'])}\n")
+            found.append(f"## {part}\n\n{_ran(raw['environment'])}\n\n{show(raw['rows'])}\n")
     readme = folder / "README.md"
     readme.write_text(f"{readme.read_text().partition(RESULTS)[0]}{RESULTS}\n\n" + "\n".join(found))
+
+
+def _ran(where: dict[str, Any]) -> str:
+    said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")
+    return f"`{where['command']}`: {said}."
 
 
 def _module() -> str:

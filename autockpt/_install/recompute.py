@@ -64,6 +64,8 @@ def recompute(function: Callable[P, R]) -> Callable[P, R]:
         ...     return x + scale * mlp(x).tanh()
         >>> block(x, scale=0.5).sum().backward()
     """
+    if is_compiling():
+        return functools.partial(_compiled, function)
     _refuse(function)
     if isinstance(function, types.MethodType):
         # A method again: a deep copy of the object has one of its own.
@@ -84,6 +86,12 @@ def recompute(function: Callable[P, R]) -> Callable[P, R]:
     return functools.update_wrapper(run, function, updated=())
 
 
+def _compiled(function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+    """Hand the function to the compiler, which recomputes by its own means."""
+    result: R = checkpoint(function, *args, use_reentrant=False, **kwargs)
+    return result
+
+
 def _call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     """Call a module."""
     return module(*args, **kwargs)
@@ -94,7 +102,7 @@ def _run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     if is_compiling():
-        return checkpoint(function, *args, use_reentrant=False, **kwargs)
+        return _compiled(function, *args, **kwargs)
     if not _torch_private.runs_plain(in_function=True):
         return function(*args, **kwargs)
     state = ReachedState(opened(function), args, kwargs)

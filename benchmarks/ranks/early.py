@@ -22,14 +22,14 @@ import torch
 from torch import distributed, nn
 
 import autockpt
-from benchmarks.environment import RESULTS, environment, table
+from benchmarks.environment import table, write_page
 from tests.doors import governor_of
 from tests.ranks.early import put_off
 from tests.ranks.models import tokens, told
 from tests.ranks.pipelines import Parts, stood_bytes
 from tests.ranks.world import World
 
-FILE, README = Path(__file__).with_suffix(".json"), Path(__file__).with_suffix(".md")
+FILE, PAGE = Path(__file__).with_suffix(".json"), Path(__file__).with_suffix(".md")
 WAYS = ("in backward", "early")
 """When the first replay of a backward runs."""
 
@@ -215,12 +215,8 @@ def main() -> None:
         if not words or any(word in name for word in words):
             found[name] = world.run("benchmarks.ranks.early", "row", **given)
             print(name, *_cells(found[name]), sep="\n  ", flush=True)
-            where = environment()
-            FILE.write_text(json.dumps({"environment": where, "rows": found}, indent=1) + "\n")
+            write_page(PAGE, FILE, {"rows": found}, show(found))
     world.close()
-    said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")
-    head = README.read_text().partition(RESULTS)[0]
-    README.write_text(f"{head}{RESULTS}\n\n`{where['command']}`: {said}.\n\n{show(found)}\n")
 
 
 if __name__ == "__main__":

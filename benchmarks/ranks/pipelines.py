@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import autockpt
-from benchmarks.environment import RESULTS, environment, table
+from benchmarks.environment import table, write_page
 from tests.ranks.pipelines import SCHEDULES, kept
 from tests.ranks.world import World
 
-FILE, README = Path(__file__).with_suffix(".json"), Path(__file__).with_suffix(".md")
+FILE, PAGE = Path(__file__).with_suffix(".json"), Path(__file__).with_suffix(".md")
 SHARES = (0.8, 0.6, 0.4)
 PARTS = 4
 """Microbatches in a step."""
@@ -107,13 +107,9 @@ def main() -> None:
         world = worlds[4 if "sharded" in given else 2]
         found[name] = world.run("benchmarks.ranks.pipelines", "row", **given)
         print(name, *found[name], sep="\n  ", flush=True)
-        where = environment()
-        FILE.write_text(json.dumps({"environment": where, "rows": found}, indent=1) + "\n")
+        write_page(PAGE, FILE, {"rows": found}, show(found))
     for world in worlds.values():
         world.close()
-    said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")
-    head = README.read_text().partition(RESULTS)[0]
-    README.write_text(f"{head}{RESULTS}\n\n`{where['command']}`: {said}.\n\n{show(found)}\n")
 
 
 if __name__ == "__main__":

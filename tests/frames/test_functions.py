@@ -521,6 +521,13 @@ def test_compiled_functions_run_as_plain() -> None:
     assert torch.equal(torch.autograd.grad(run(x), model.weight)[0], expected)
 
 
+def test_compiled_code_may_make_what_recomputes() -> None:
+    model, x = nn.Linear(WIDTH, WIDTH), torch.randn(4, WIDTH)
+    expected = torch.autograd.grad(model(x).tanh().sum(), model.weight)[0]
+    run = torch.compile(lambda given: autockpt.recompute(model)(given).tanh().sum(), backend="eager", fullgraph=True)
+    assert torch.equal(torch.autograd.grad(run(x), model.weight)[0], expected)
+
+
 def test_saved_tensor_hooks_of_the_users_decide_where_the_arguments_wait() -> None:
     def build(wrap: Wrap) -> Any:
         model = net()
