@@ -17,7 +17,7 @@ A loop that is told of wrongly is a row of the table in `tests/record/test_attri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -192,26 +192,10 @@ def attribute(written: Written) -> Attributed:
         written: what was written down.
     """
     over, seen = _over(written), _walk(written)
-    stays = {each for each in seen if each.here and each.key not in written.elsewhere}
-    after = [each for each in seen if each in stays and each.born > over and each.bytes > NUMBER_BYTES]
-    within = [each for each in seen if each.may_stay and 0 <= each.born <= over and (written.views or each in stays)]
-    # Buckets are made before a forward: they come last of all, or first in the step.
-    buckets = _buckets(after[::-1], written) | _buckets(within, written)
-    made = {each for each in after if each not in buckets}
-    again, graphs = _again(written, seen, made), any(each.goes("graph") for each in seen)
-
-    def whose(each: _Seen) -> Whose:
-        left = each in stays and each.may_stay and not each.cast and not written.put_back
-        if each.born < 0:
-            return _of_stood(each, again=each in again, frees_graphs=graphs, left=left)
-        if each in buckets:
-            return "bucket"
-        if each.born > over:
-            return "next" if each in made else "between"
-        return "left" if left else _of_step(each, threads=written.threads)
-
-    storages = (Storage(each.key, each.bytes, whose(each), each.born, each.copy) for each in seen)
-    return Attributed(tuple(storages), over)
+    told = _told_together(written, seen, over)
+    whose = (told.get(each) or _told_alone(each, written, over) for each in seen)
+    storages = zip(seen, whose, strict=True)
+    return Attributed(tuple(Storage(each.key, each.bytes, own, each.born, each.copy) for each, own in storages), over)
 
 
 def events_of(written: Written, found: Attributed) -> list[Event]:
@@ -276,25 +260,15 @@ class _Seen:
         """Whether what the step leaves behind may be this."""
         return self.here and self.named and not self.state and (self.copy or not self.own)
 
-    def goes(self, held_by: HeldBy) -> bool:
-        """Whether somebody held it as the step began, and it is freed."""
-        return self.went and self.held_by == held_by
-
 
 def _walk(written: Written) -> list[_Seen]:
     seen = [_Seen(each.key, each.bytes, held_by=each.held_by, went=each.goes) for each in written.stood]
     live, own_work = {each.key: each for each in seen}, False
-
-    def at(key: int, size: int, born: int = -1) -> _Seen:
-        if born >= 0 or key not in live:
-            live[key] = _Seen(key, size, born, own=own_work and born >= 0)
-            seen.append(live[key])
-        return live[key]
-
     told = written.given.keys() | written.casts.keys() | written.ends.keys()
     for place, event in enumerate(written.events):
         if event.kind == "alloc":
-            at(event.key, event.bytes, place)
+            live[event.key] = _Seen(event.key, event.bytes, place, own=own_work)
+            seen.append(live[event.key])
         elif event.kind == "free":
             if (each := live.pop(event.key, None)) is not None:
                 each.freed = True
@@ -302,7 +276,7 @@ def _walk(written: Written) -> list[_Seen]:
             mark = written.marks[event.key]
             own_work = mark.kind in OWN_WORK and (own_work or mark.kind == "aside")
             if event.key in told:
-                _tell(written, event.key, live, at)
+                _tell(written, event.key, live, seen)
             for key in mark.keys:
                 if key in live:
                     live[key].named, live[key].copy = True, live[key].copy or mark.kind == "unpack"
@@ -311,8 +285,15 @@ def _walk(written: Written) -> list[_Seen]:
     return seen
 
 
-def _tell(written: Written, number: int, live: Mapping[int, _Seen], at: Callable[[int, int], _Seen]) -> None:
+def _tell(written: Written, number: int, live: dict[int, _Seen], seen: list[_Seen]) -> None:
     """Note what storages are at a marker. What has a key there may be another storage later."""
+
+    def at(key: int, size: int) -> _Seen:
+        if key not in live:  # it stood before the step, where nobody saw it
+            live[key] = _Seen(key, size)
+            seen.append(live[key])
+        return live[key]
+
     for key, size in written.given.get(number, {}).items():
         at(key, size).given = True
     for key in written.casts.get(number, ()):
@@ -334,42 +315,56 @@ def _over(written: Written) -> int:
     return next(places, len(written.events))
 
 
+def _told_together(written: Written, seen: Sequence[_Seen], over: int) -> dict[_Seen, Whose]:
+    """Say whose are those that are told only by one another: buckets, what the loop makes again, graphs of failures."""
+    stays = [each for each in seen if each.here and each.key not in written.elsewhere]
+    after = [each for each in stays if each.born > over and each.bytes > NUMBER_BYTES]
+    within = [each for each in (seen if written.views else stays) if each.may_stay and 0 <= each.born <= over]
+    # Buckets are made before a forward: they come last of all, or first in the step.
+    buckets = _buckets(after[::-1], written) | _buckets(within, written)
+    made = [each for each in after if each not in buckets]
+    goes = [each for each in seen if each.went and each.held_by == "loop"]
+    graphs = [each for each in seen if each.held_by == "graph"]
+    whose: dict[_Seen, Whose] = dict.fromkeys(made, "next")
+    whose.update(dict.fromkeys(_alike(goes, made) if written.repeats else goes, "loop"))
+    # A loop that holds graphs anew in each step frees an older one in each. Else one was left by a step that failed.
+    whose.update(dict.fromkeys([] if any(each.went for each in graphs) else graphs, "failed"))
+    return {**whose, **dict.fromkeys(buckets, "bucket")}
+
+
 def _buckets(found: Sequence[_Seen], written: Written) -> set[_Seen]:
     among = buckets_among(((number, each.bytes) for number, each in enumerate(found)), written.bucket_bytes)
     return {found[number] for number in among}
 
 
-def _again(written: Written, seen: Iterable[_Seen], made: Iterable[_Seen]) -> set[_Seen]:
-    """Return what the loop had before the step and makes again: what goes, and has a match among what was `made`.
-
-    A match has an equal size, and is used once.
-    """
-    left, goes = Counter(each.bytes for each in made), [each for each in seen if each.goes("loop")]
-    if not written.repeats:
-        return {*goes}
-    found = set()
-    for each in goes:
+def _alike(stood: Iterable[_Seen], made: Iterable[_Seen]) -> Iterator[_Seen]:
+    """Yield those of `stood` that have a match in `made`: an equal size, used once."""
+    left = Counter(each.bytes for each in made)
+    for each in stood:
         if left[each.bytes] > 0:
             left[each.bytes] -= 1
-            found.add(each)
-    return found
+            yield each
 
 
-def _of_stood(each: _Seen, *, again: bool, frees_graphs: bool, left: bool) -> Whose:
-    """Say whose is what stood before the step.
+def _told_alone(each: _Seen, written: Written, over: int) -> Whose:
+    """Say whose a storage is that is told by itself."""
+    if each.born > over:
+        return "between"
+    left = each.may_stay and not each.cast and not written.put_back and each.key not in written.elsewhere
+    if each.born < 0:
+        return _of_stood(each, left=left)
+    return "left" if left else _of_step(each, threads=written.threads)
 
-    A loop that holds graphs anew in each step frees an older one in each. Where none goes, one was left by a step that
-    failed.
-    """
-    if each.held_by == "model":
-        return "model"
-    if each.held_by == "gradient":
-        return "left" if left else "gradient"
+
+def _of_stood(each: _Seen, *, left: bool) -> Whose:
+    """Say whose is what stood before the step."""
+    if each.held_by in ("model", "gradient"):
+        return "model" if each.held_by == "model" else "left" if left else "gradient"
     if each.held_by == "model's objects":
         return "replaced" if each.went else "held"
     if each.held_by == "graph":
-        return "graph" if each.went else "held" if frees_graphs else "failed"
-    return "loop" if again else "cast" if each.cast else "given" if each.given else "older"
+        return "graph" if each.went else "held"
+    return "cast" if each.cast else "given" if each.given else "older"
 
 
 def _of_step(each: _Seen, *, threads: bool) -> Whose:

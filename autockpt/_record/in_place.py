@@ -203,6 +203,7 @@ class RecordedStep(SpilledStep):
         return Written(
             events=[*self._events()],
             marks=run.marks,
+            # What the loop had comes in the order in which it went: that of Python's collector differs from run to run.
             stood=sorted(stood, key=lambda each: went.get(each.key, 0) if each.held_by == "loop" else 0),
             ends=self._ends,
             casts={number: read for number, mark in run.marks.items() if (read := run.casts_read(mark))},

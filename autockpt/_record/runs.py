@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -45,26 +46,19 @@ def watch_step(
     held = private.parts(each for _, each in sandbox.contents.tensors)
     constants = [each for each in held if private.storage_key(each) not in batch]
     observer = Observer(step.model, tape, clock, spill, held=constants, changing=sandbox.remember)
-    existing = [leaf for leaf, held in zip(step.leaves, step.held, strict=True) if held is not None]
-    with step.gradients_aside(), tape:
-        hooks = [leaf.register_hook(partial(observer.ready, index)) for index, leaf in enumerate(existing)]
-        try:
-            with observer.watching():
-                outputs, scalar = step.forward()
-                if not step.holds_outputs:
-                    outputs = None
-            observer.begin_backward()
-            gradients = step.gradients(scalar)
-            device_of(step.device).settle(gradients)  # else they outlive their names on the tape
-            reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
-            # By backward each has a place of its own already; shards of gradients are parts of one.
-            copies = [] if step.by_backward else _copies_of_shared(gradients)
-            observer.end()
-            del outputs, scalar, gradients, copies
-        finally:
-            for leaf, hook in zip(existing, hooks, strict=True):
-                hook.remove()
-                private.forget_empty_hooks(leaf)
+    with step.gradients_aside(), tape, _told_of_gradients(step, observer):
+        with observer.watching():
+            outputs, scalar = step.forward()
+            if not step.holds_outputs:
+                outputs = None
+        observer.begin_backward()
+        gradients = step.gradients(scalar)
+        device_of(step.device).settle(gradients)  # else they outlive their names on the tape
+        reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
+        # By backward each has a place of its own already; shards of gradients are parts of one.
+        copies = [] if step.by_backward else _copies_of_shared(gradients)
+        observer.end()
+        del outputs, scalar, gradients, copies
     written = Written(events=tape.events(), marks=observer.run.marks, put_back=True)
     return Recorded.of(
         observer.run,
@@ -75,6 +69,19 @@ def watch_step(
         anatomy=anatomy(step.model),
         reached=reached,
     )
+
+
+@contextmanager
+def _told_of_gradients(step: TrainingStep, observer: Observer) -> Iterator[None]:
+    """Have the observer mark where a gradient would be added to one that exists."""
+    existing = [leaf for leaf, held in zip(step.leaves, step.held, strict=True) if held is not None]
+    hooks = [leaf.register_hook(partial(observer.ready, index)) for index, leaf in enumerate(existing)]
+    try:
+        yield
+    finally:
+        for leaf, hook in zip(existing, hooks, strict=True):
+            hook.remove()
+            private.forget_empty_hooks(leaf)
 
 
 def _copies_of_shared(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:

@@ -18,6 +18,9 @@ from tests.doors import (
     OwnErrors,
     Spill,
     Waiting,
+    Written,
+    attribute,
+    events_of,
     lifetimes,
     recorder,
     training_step,
@@ -61,5 +64,6 @@ def dropping(model: nn.Module, inputs: Any) -> Lifetimes:
         observer.begin_backward()
         observer.end()
         del kept
-    observer.run.events = tape.events()
+    written = Written(events=tape.events(), marks=observer.run.marks, put_back=True)
+    observer.run.events = events_of(written, attribute(written))
     return lifetimes(observer.run)

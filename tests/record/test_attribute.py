@@ -317,6 +317,13 @@ ROWS = [
         whose="a:step a:step",
     ),
     Row(
+        loop="is sharded: what was gathered before the step is freed in it, and gathered again at its end",
+        stood="w:gradient-",
+        tape="F [w] -w +v [v] E",
+        elsewhere="v",
+        whose="w:gradient v:step",
+    ),
+    Row(
         loop="is a stage of a pipeline, which keeps its gradients of inputs until the next step",
         tape="F +k [k] E",
         elsewhere="k",
