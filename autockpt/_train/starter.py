@@ -30,9 +30,8 @@ from .._tell.spoken import in_unit
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from .known import MOST_KINDS, Ready
 from .machine import Decision
-from .planned import Measured
 from .plans import PlanOrder, Plans
-from .runners import Runners
+from .runners import Measured, Runners
 from .state import StepBegins, StepState
 from .step import StepRunner
 
