@@ -111,6 +111,16 @@ ENDS = {
         replace(RECORDED, nodes=2),
         {"unknown": False, "recorded": 1},
     ),
+    "recorded, but not what was looked for": Row(
+        replace(PLANNED, nodes={kind(8): 1}, unknown=True, uncovered=True, uncovered_at=3, due=6),
+        RECORDED,
+        {"tries": 1, "recorded": 1},
+    ),
+    "not what was looked for, once too often": Row(
+        replace(PLANNED, nodes={kind(8): 1}, unknown=True, uncovered=True, tries=MOST_TRIES - 2, uncovered_at=3, due=6),
+        RECORDED,
+        {"tries": MOST_TRIES - 1, "unknown": False, "uncovered": False, "recorded": 1},
+    ),
     "recorded once too often": Row(
         replace(NEW, nodes={kind(8): 1}, recorded=MOST_RECORDED - 1),
         RECORDED,
@@ -164,6 +174,20 @@ def test_what_is_recorded_is_known_and_drops_plans_only_if_it_was_looked_for() -
     assert step_ends(PLANNED, larger)[0].history.ready == (PLAN,)
     assert step_ends(replace(PLANNED, unknown=True), larger)[0].history.ready == ()
     assert step_ends(replace(PLANNED, unknown=True), RECORDED)[0].history.ready == (PLAN,)  # as much was known
+
+
+def test_a_step_with_more_forwards_than_planned_is_looked_for_once_and_then_when_it_is_due() -> None:
+    """The next step is recorded; if that is not it, one that comes at the same interval again."""
+    first = step_grows(replace(PLANNED, number=5))
+    assert (first.unknown, first.uncovered, first.uncovered_at, first.due) == (True, True, 5, 10)
+    assert step_grows(first) is first
+    second = step_grows(replace(first, number=8, unknown=False, uncovered=False))
+    assert (second.unknown, second.uncovered, second.uncovered_at, second.due) == (False, False, 8, 11)
+    due, decision = step_begins(replace(second, number=10), StepBegins(batch=batch(8)))
+    assert due.unknown and due.uncovered and decision == Decision("Record")
+    exhausted = replace(second, number=10, tries=MOST_TRIES)
+    assert step_begins(exhausted, StepBegins(batch=batch(8)))[1] == Decision("Keep", ready=PLAN)
+    assert not step_grows(replace(PLANNED, number=5, tries=MOST_TRIES)).unknown
 
 
 def test_a_step_measured_above_the_budget_is_planned_anew_by_as_much() -> None:
