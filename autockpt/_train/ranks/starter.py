@@ -57,7 +57,7 @@ class RanksStarter(StepStarter):
                 agreement.begins(model, able=False, failed=error, meanwhile="ran a step on the given batch")
                 raise
             agreement.begins(model, able=True)
-            return self.planned(state, wanted, GIVEN)
+            return self.make_plan(state, wanted, GIVEN)
         except BaseException as error:
             agreement.leave("has failed before its first step", error)
             raise
