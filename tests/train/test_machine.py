@@ -190,6 +190,12 @@ def test_a_step_with_more_forwards_than_planned_is_looked_for_once_and_then_when
     assert not step_grows(replace(PLANNED, number=5, tries=MOST_TRIES)).unknown
 
 
+def test_only_a_step_under_a_plan_ends_a_row_of_recorded_ones() -> None:
+    row = replace(PLANNED, recorded=MOST_RECORDED - 1)
+    for last, recorded_so_far in ((Ran(ready=PLAN), 0), (Ran(), MOST_RECORDED - 1), (None, MOST_RECORDED - 1)):
+        assert step_begins(row, StepBegins(batch=batch(8), last=last))[0].recorded == recorded_so_far
+
+
 def test_a_step_measured_above_the_budget_is_planned_anew_by_as_much() -> None:
     ran = Ran(ready=PLAN, peak_bytes=1100, new_bytes=50)
     after, decision = step_begins(PLANNED, StepBegins(batch=batch(8), last=ran))
