@@ -195,8 +195,8 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train import request as train_request
     from autockpt._train.known import History, Known, Ready
     from autockpt._train.machine import Decision, step_begins, step_ends, step_grows
+    from autockpt._train.plans import refusing
     from autockpt._train.ranks import agreement
-    from autockpt._train.refusing import refusing
     from autockpt._train.request import Request
     from autockpt._train.runners import Runners
     from autockpt._train.state import MOST_RECORDED, MOST_TRIES, Ran, StepBegins, StepEnds, StepState

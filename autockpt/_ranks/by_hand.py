@@ -19,7 +19,7 @@ from .. import _torch_private as private
 from .._data.plan import FIGURES, Plan, Segment
 from . import One, ranks_of
 from .base import Ranks
-from .errors import PLAN, error_of, left_of, plain_error, told_as, unequal_of
+from .errors import PLAN, left_of, plain_error, refuse_failed, told_as, unequal_of
 from .fsdp import gathers, speaks, units
 
 
@@ -93,8 +93,6 @@ def _refuse_unlike(ranks: Ranks, own: Exception | None, every: Sequence[Mapping[
     """Refuse what ranks have said of their plans if one has failed, or if they differ; `own` is this rank's error."""
     if left := left_of(ranks.members, every):
         raise left
-    for rank, each in zip(ranks.members, every, strict=True):
-        if "error" in each:
-            raise own if own is not None and rank == ranks.own else error_of(each, rank)
+    refuse_failed(ranks, every, own)
     if unequal := unequal_of(ranks.members, every):
         raise unequal

@@ -7,6 +7,7 @@ from typing import Any
 
 from .._data.errors import NotApplicable
 from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly
+from .base import Ranks
 
 UNEQUAL = "the ranks ask for different things, and have to agree on one: {0}. Give all of them the same arguments."
 
@@ -28,6 +29,13 @@ def left_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> Autockp
             words = LEFT.format(rank, each["left"])
             return NotApplicable(words) if each["failed"] else Left(words)
     return None
+
+
+def refuse_failed(ranks: Ranks, every: Sequence[Mapping[str, Any]], own: Exception | None) -> None:
+    """Raise the error of the first rank that told of one; `own` is this rank's, which is raised as it is."""
+    for rank, each in zip(ranks.members, every, strict=True):
+        if "error" in each:
+            raise own if own is not None and rank == ranks.own else error_of(each, rank)
 
 
 def unequal_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> AutockptError | None:

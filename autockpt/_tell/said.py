@@ -94,8 +94,8 @@ BEHIND = (
 
 AHEAD = (
     "each forward comes before the backward of the forward before it, and no optimizer steps in between, so that a "
-    "step ends nowhere: 16 forwards or so are recorded as one step and planned together, which takes some 70 of them. "
-    "Until then what forward saves waits elsewhere, so that the budget holds. Run a backward before the next forward."
+    "step ends nowhere: some 16 forwards are recorded as one step. No plan is ready before about 70 forwards. Until "
+    "then what forward saves waits elsewhere, so that the budget holds. Run a backward before the next forward."
 )
 
 BACKWARDS = (

@@ -16,11 +16,9 @@ known.py      kinds of steps that were recorded, and the plans for them
 starter.py    starts a step as was decided
 review.py     looks at a step that begins, and at one that is over
 step.py       the step that is under way, and what a governor asks of its runner
-runners.py    runners of steps without a plan
-planned.py    runs a step under a plan, and measures it
+runners.py    runners of steps: spilled, timed or recorded without a plan, or under one
 plans.py      makes plans for the kinds of steps that were recorded
 alike.py      one plan for several kinds that begin alike
-refusing.py   calls that cannot be repeated, written into the profile of the next plan
 evaluations.py which forwards belong to a training step: those that a backward follows
 ranks/        the same with other processes that train the model, and in stages of a pipeline
 

@@ -10,25 +10,21 @@ the others, and is for all of them that it holds to the budget.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
-from .._choose.candidates.from_plan import find_planned
-from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
 from .._data.profile import Profile
-from ..solvers import simulate
 from ..solvers.errors import Infeasible, TooCostly
 
+Solve: TypeAlias = Callable[[Profile, float], Plan]
+"""Plans for a profile, at a share of the budget."""
 
-class Solve(Protocol):
-    """Plans for a profile, at a share of the budget."""
-
-    def __call__(self, profile: Profile, *, share: float) -> Plan: ...
-
+Restated: TypeAlias = Callable[[Plan, Profile], Plan | None]
+"""Restates a plan for the step of a profile; None if it does not suit that step, or does not keep it to the budget."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8)
 """Of the budget, for which plans are made in turn until one holds all kinds of steps to it."""
@@ -37,8 +33,8 @@ MOST_OTHERS = 3
 """Kinds of steps, beside the one that begins, for which a plan is to do; the newest."""
 
 
-def holds(plan: Plan, profile: Profile, budget_bytes: int | None) -> bool:
-    """Whether a plan for another kind of step keeps the one that a profile recorded to a budget, if there is one.
+def holds(plan: Plan, profile: Profile, restated: Restated) -> bool:
+    """Whether a plan for another kind of step keeps the one that a profile recorded to the budget, if there is one.
 
     Of its segments those count that this step has; one that it has in part is in the way.
     """
@@ -46,21 +42,12 @@ def holds(plan: Plan, profile: Profile, budget_bytes: int | None) -> bool:
     functions = profile.functions
     keys.update(f"{profile.calls[call].key}/{functions.key(f)}" for f, call in enumerate(functions.call))
     own = tuple(segment for segment in plan.segments if not keys.isdisjoint(segment.calls))
-    if any(not keys.issuperset(segment.calls) for segment in own):
-        return False
-    try:
-        planned = find_planned(profile, msgspec.structs.replace(plan, segments=own))
-    except NotApplicable:  # the calls of that name do something else there
-        return False
-    peak_bytes = simulate(planned.problem, range(len(planned.replays))).peak_bytes
-    return budget_bytes is None or peak_bytes <= budget_bytes
+    whole = all(keys.issuperset(segment.calls) for segment in own)
+    return whole and restated(msgspec.structs.replace(plan, segments=own), profile) is not None
 
 
 def shared(
-    plan: Plan,
-    profiles: Sequence[Profile],
-    budget_bytes: int | None,
-    solve: Solve,
+    plan: Plan, profiles: Sequence[Profile], solve: Solve, restated: Restated, *, any_will_do: bool
 ) -> tuple[Plan, int, tuple[int, ...]]:
     """Find a plan that holds all of several kinds of steps to a budget, or else the most.
 
@@ -70,8 +57,9 @@ def shared(
     Args:
         plan: for the first of them.
         profiles: one of each kind; the first is of the step that begins.
-        budget_bytes: the budget; None where none was asked, so that any plan will do.
-        solve: plans for a profile.
+        solve: see `Solve`.
+        restated: see `Restated`.
+        any_will_do: whether no budget in bytes is asked for, so that smaller ones need not be tried.
 
     Returns:
         The plan, the number of the profile that it was made from, and the numbers of those that it holds to the budget.
@@ -81,14 +69,14 @@ def shared(
         plans: dict[int, Plan] = {} if share != 1 else {0: plan}
         for number, profile in enumerate(profiles):
             with contextlib.suppress(Infeasible, TooCostly):
-                plans[number] = plans.get(number) or solve(profile, share=share)
+                plans[number] = plans.get(number) or solve(profile, share)
         alone = list(plans.items())
         together = [(number, _with_segments(own, plans.values(), profiles)) for number, own in alone]
         for number, tried in (*alone, *together):
-            held = tuple(i for i, profile in enumerate(profiles) if holds(tried, profile, budget_bytes))
+            held = tuple(i for i, profile in enumerate(profiles) if holds(tried, profile, restated))
             if len(held) > len(best[2]) and {0, number} <= {*held}:
                 best = tried, number, held
-            if len(best[2]) == len(profiles) or budget_bytes is None:
+            if len(best[2]) == len(profiles) or any_will_do:
                 return best
     return best
 

@@ -235,8 +235,8 @@ class Governor:
         seen = self._review.begins(self._state, begins, batch, held_bytes, last, self._starter.installed)
         self._state, decision = step_begins(self._state, seen)
         self._state, decision, runner = self._starter.start(self._state, decision, seen, begins)
-        self._step = StepUnderWay(decision, runner, model, held_bytes, last.made if last is not None else ())
-        self._step.whole = self._starter.whole
+        made_before = last.made if last is not None else ()
+        self._step = StepUnderWay(decision, runner, model, held_bytes, made_before, whole=self._starter.whole)
         return self._step
 
     def _end(self, arguments: object, *, cut: bool = False) -> Ran | None:

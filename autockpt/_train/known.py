@@ -255,6 +255,12 @@ class History:
         """Whether a step was timed."""
         return self.slower is not None
 
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds of the newest recorded step that has no profile yet, as timed; None if there is none."""
+        found = (each.source.recorded for each in self.known if each.source.recorded is not None)
+        return next((each.seconds.plain_seconds * (self.slower or 1.0) for each in found), None)
+
     def changed(self, model: nn.Module) -> str:
         """Say how the model has changed since the newest recorded step; empty if it has not, or there is none."""
         return changed(self.known[0].anatomy, anatomy(model)) if self.known else ""

@@ -11,9 +11,9 @@ of weights, data, later batches.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -25,8 +25,10 @@ from .._batches.headroom import enlarged, grown, larger_kind
 from .._calls.anatomy import anatomy
 from .._calls.values import tensors
 from .._compare.checks import ReplayChecks
+from .._data.keys import key_of, split_key
 from .._data.plan import Plan
 from .._data.profile import Profile
+from .._data.tables import RefusedPart
 from .._device import device_of
 from .._optimizer.memory import OptimizerMemory, choose_optimizers, optimizer_memory
 from .._optimizer.shadow import state_tensors
@@ -35,12 +37,12 @@ from .._record.alive import static_bytes, storage_bytes
 from .._record.recorder import record_step
 from .._record.step import Arguments, training_step
 from .._stash.held import HeldStashes
+from .._stash.shard import is_unlike
 from .._tell.spoken import in_unit
 from ..solvers.errors import Infeasible, TooCostly
 from .alike import MOST_OTHERS, shared
 from .known import History, Known, ProfileSource, Ready, keeping_of
-from .refusing import refusing
-from .request import Request, less_margin
+from .request import Request
 
 _log = logging.getLogger("autockpt")
 
@@ -179,8 +181,14 @@ class Plans:
             return ready
         kinds = [known.kind, *(each.kind for each in others)]
         profiles = [_offered(self._profile_of(each, wanted), gathers=False) for each in (known, *others)]
-        solve = functools.partial(self.request.solve, device=device)
-        plan, number, held = shared(ready.plan, profiles, less_margin(self.request.goal, device).budget_bytes, solve)
+        request, free = self.request, self.request.goal.budget_bytes is None
+        plan, number, held = shared(
+            ready.plan,
+            profiles,
+            lambda profile, share: request.solve(profile, device, share=share),
+            lambda plan, profile: request.restated(plan, profile, device, fits=not free),
+            any_will_do=free,
+        )
         if plan is not ready.plan:
             ready = self._ready_for(kinds[number], profiles[number], plan)
         both = [(kinds[each], profiles[each]) for each in held if kinds[each] != ready.kind]
@@ -299,3 +307,41 @@ def _beside(begins: Forward, optimizers: Sequence[Optimizer], counted_bytes: int
     allocated_bytes = level.allocated_bytes if level is not None else 0
     held_bytes = gradient_bytes(begins.model) + gathered_bytes(begins.model)
     return max(allocated_bytes - own_bytes - state_bytes - held_bytes - counted_bytes, 0)
+
+
+def refusing(profile: Profile, faults: Mapping[str, str]) -> Profile:
+    """Return a profile that refuses some calls, and those around them, whose replay would run them too.
+
+    Where two of structurally identical calls are at fault, all are refused: the next plan would turn to the others.
+
+    Args:
+        profile: of the step.
+        faults: keys of calls, with the reasons. Those that the step does not have count for nothing, nor do those whose
+            boundary was to wait in parts and was not alike on all ranks: a plan without parts replays them.
+    """
+    faults = {key: reason for key, reason in faults.items() if not is_unlike(reason)}
+    if not faults:
+        return profile
+    calls, functions = profile.calls, profile.functions
+    numbers = {call.key: number for number, call in enumerate(calls)}
+    at_fault = {key: numbers[caller] for key in faults if (caller := split_key(key)[0]) in numbers}
+    places = zip(functions.call, functions.name, functions.occurrence, strict=True)
+    functions_by_key = {(call, key_of(name, n)): number for number, (call, name, n) in enumerate(places)}
+    times = Counter((calls[call].signature, split_key(key)[1]) for key, call in at_fault.items())
+    refused: dict[int, str] = {}
+    parts: dict[int, RefusedPart] = {}
+    for key, call in at_fault.items():
+        function = split_key(key)[1]
+        several = times[calls[call].signature, function] > 1
+        for number, other in enumerate(calls):
+            if number != call and not (several and other.signature == calls[call].signature):
+                continue
+            if (number, function) in functions_by_key:
+                index = functions_by_key[number, function]
+                parts[index] = RefusedPart("function", index, faults[key])
+            while number >= 0:
+                refused.setdefault(number, faults[key])
+                number = calls[number].parent
+    known = profile.refused("call")
+    new = (RefusedPart("call", number, reason) for number, reason in refused.items() if number not in known)
+    return msgspec.structs.replace(profile, refusals=(*profile.refusals, *parts.values(), *new))

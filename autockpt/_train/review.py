@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 
 from .._batches.batch import Batch, Forward, gathered_bytes
 from .._data.errors import ProfilingError
@@ -13,19 +14,22 @@ from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
 from .._record.own_replays import is_unasked, own_replays
 from .._record.recorded import Recorded
+from .._stash.shard import is_unlike
 from .._tell import said
 from .._tell.account import Account
 from .._tell.said import WarnOnce
 from .._tell.spoken import in_unit
 from .evaluations import Evaluations
 from .machine import step_ends, why_refused
-from .planned import Measured
 from .plans import Plans
-from .refusing import told as told_of
+from .runners import Measured
 from .state import Ran, StepBegins, StepEnds, StepState
 from .step import StepUnderWay
 
 _log = logging.getLogger("autockpt")
+
+MOST_NAMED = 3
+"""Calls that are named in one warning."""
 
 
 class StepReview:
@@ -62,7 +66,7 @@ class StepReview:
         planned = last is not None and last.ready is not None
         self._account.begins(planned=planned, device=device_of(forward.device))
         if faults := {**state.faults, **report.faults}:
-            self._warn.once(told_of(faults))
+            self._warn.once(_told_of(faults))
             self._account.refuse(faults)
         if grown and not self._plans.outgrown(state.history, forward, self._optimizers.optimizers):
             grown = ""
@@ -99,6 +103,8 @@ class StepReview:
         after, warnings = step_ends(state, seen)
         if seen.ran.recorded is not None:
             self._tell_of(seen.ran.recorded, state, after, step)
+        if seen.ran.timing is not None and seen.ran.timing.kinds and (seconds := after.history.step_seconds):
+            _log.info("timed a step: %.3g s without what spilling took", seconds)
         if said.OTHER_CALLS in warnings and step.model is not None and (why := state.history.changed(step.model)):
             warnings = [said.CHANGED.format(why), *(each for each in warnings if each != said.OTHER_CALLS)]
         self._warn.once(*warnings)
@@ -160,3 +166,13 @@ def _seen(state: StepState, step: StepUnderWay, plan: Installation, arguments: o
         left_waiting=left_waiting,
         report=plan.take_report(),
     )
+
+
+def _told_of(faults: Mapping[str, str]) -> str:
+    """Say which calls are kept from now on, and why; or that no boundary waits in parts any more."""
+    unlike = next((f"{key} {reason}" for key, reason in faults.items() if is_unlike(reason)), "")
+    if unlike:
+        return f"no boundary waits in parts from now on, and another plan is made: {unlike}"
+    named = [f"{key} {reason}" for key, reason in list(faults.items())[:MOST_NAMED]]
+    more = f"; and {len(faults) - MOST_NAMED} more, which the plan names" if len(faults) > MOST_NAMED else ""
+    return f"calls that no replay repeats are kept from now on, and another plan is made: {'; '.join(named)}{more}"

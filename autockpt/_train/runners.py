@@ -1,8 +1,17 @@
-"""Runners of steps without a plan, and the stash where their saved tensors wait. Steps use the same stash in turn.
+"""Runners of steps: spilled, timed or recorded without a plan, or under one.
 
 step 1      step 2     step 3
 recorded    timed      planned and rehearsed
 ├─ held ────┼─ held ───┼─ held ── its backward is over    the stash is released then, or where something fails
+
+Steps without a plan use the same stash in turn. A planned step is measured if the device's allocator keeps statistics:
+
+    began     allocated 30, peak 50        new bytes: 30 less what the plan predicts as a step begins
+    ...       the planned step
+    ended     allocated 28, peak 62        the peak has risen, so 62 is that of the step; else the step stayed below 50
+
+The statistics belong to the user, so they are never reset. The peak is read as soon as the step is over: what the loop
+does next (a validation pass, tensors of its own) is not part of the step.
 """
 
 from __future__ import annotations
@@ -19,7 +28,8 @@ from .. import _torch_private as private
 from .._batches.batch import Batch, Forward
 from .._compare.checks import ReplayChecks
 from .._data.errors import NotApplicable, ProfilingError
-from .._device import device_of
+from .._device import Device, Level, device_of
+from .._frames.thread import carrying
 from .._install.installation import Installation
 from .._ranks.refuse import refuse_sharded
 from .._record.in_place import RecordedStep
@@ -32,7 +42,6 @@ from .._stash.waiting import Waiting
 from .._tell import spoken
 from .._tell.said import STILL, WarnOnce
 from .known import Ready
-from .planned import Measured, PlannedRunner
 from .state import Ran
 from .step import StepRunner
 
@@ -105,6 +114,105 @@ class RecordedRunner(SpilledRunner[RecordedStep]):
         return Ran(recorded=recorded, foreign=self._step.foreign)
 
 
+class PlannedRunner(StepRunner):
+    """Runs a step under the plan that is on the model.
+
+    Args:
+        installed: that plan.
+        ready: that plan with the kind of step that it is for; None if no plan could be put on.
+        measured: measures the step; None not to measure.
+        after_backward: called when each backward of the step has ended, or with the step; None for nothing.
+    """
+
+    __slots__ = ("_after_backward", "_backward_began", "_carried", "_installed", "_measured", "_over", "_ready")
+
+    watches = tapes = unhooked = reached = False
+
+    def __init__(
+        self,
+        installed: Installation,
+        ready: Ready | None,
+        measured: Measured | None = None,
+        after_backward: Callable[[], None] | None = None,
+    ) -> None:
+        self._installed, self._ready, self._measured, self._after_backward = installed, ready, measured, after_backward
+        self._carried: tuple[dict[str, int], set[int]] = {}, set()
+        self._backward_began = False  # whether a backward has begun
+        self._over = False  # whether the step may be over: an optimizer has stepped, or the model does something else
+
+    def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
+        return self._ready is not None and self._ready.covers(batches, gradient_bytes)
+
+    def forward(self, begins: Forward) -> Any:
+        self._over = False
+        with carrying(self._carried):  # calls are numbered on from the step's earlier forwards
+            return self._installed.forward(begins)
+
+    def call(self, begins: Forward) -> Any:
+        return self._installed.forward(begins)
+
+    def backward_begins(self) -> None:
+        self._backward_began, self._over = True, False
+        if self._after_backward is not None:
+            private.after_backward(self._after_backward)
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        self._may_be_over()
+
+    def pauses(self) -> None:
+        if not self._over:  # else the peak of a validation pass would count
+            self._may_be_over()
+
+    def _may_be_over(self) -> None:
+        self._over = self._backward_began
+        if self._backward_began and self._measured is not None:
+            self._measured.ends()
+
+    def end(self, arguments: object, *, cut: bool) -> Ran:
+        if self._after_backward is not None and not self._backward_began:  # it may have begun at no output
+            self._after_backward()
+        if self._measured is None:
+            return Ran(ready=self._ready)
+        peak_bytes, new_bytes = self._measured.peak_bytes(), self._measured.new_bytes
+        return Ran(ready=self._ready, peak_bytes=peak_bytes, new_bytes=new_bytes)
+
+    def drop(self) -> None:
+        """Do nothing: this runner holds nothing."""
+
+
+class Measured:
+    """Measures one planned step, which begins now.
+
+    Args:
+        device: the device that it runs on.
+        ready: the plan that it runs under.
+        held_bytes: bytes that are allocated as it begins but freed within it: gradients, gathered parameters.
+
+    Attributes:
+        new_bytes: bytes allocated as it begins that its plan does not count on.
+    """
+
+    def __init__(self, device: Device, ready: Ready, held_bytes: int) -> None:
+        self._device, self._began = device, device.level()
+        self._ended: Level | None = None
+        self.new_bytes = 0
+        if self._began is not None:
+            self.new_bytes = max(self._began.allocated_bytes - ready.begin_bytes - held_bytes, 0)
+
+    def ends(self) -> None:
+        """Note that the step may be over."""
+        if self._began is not None:
+            self._ended = self._device.level()
+
+    def peak_bytes(self) -> int | None:
+        """Return the step's peak; None if the device does not tell, or if an earlier peak was as high."""
+        if self._ended is None:
+            self.ends()
+        if self._began is None or self._ended is None or self._ended.peak_bytes <= self._began.peak_bytes:
+            return None
+        return self._ended.peak_bytes
+
+
 class Runners:
     """Makes the runners of one model's steps.
 
@@ -115,27 +223,26 @@ class Runners:
 
     Attributes:
         stashes: where their saved tensors wait.
-        goes_on: whether a step goes on if its stash has no room, since other ranks wait for it.
-        no_room: the first error of such a step; None if there was none.
+        tell_no_room: called if a stash has no room, and the step goes on; None to raise that.
     """
 
     def __init__(self, warn: WarnOnce, end: Callable[[], None], *, summed: bool) -> None:
         self.stashes, self._warn, self._switches = HeldStashes(), warn, Switches()
-        self.goes_on, self._summed, self._end = False, summed, weakref.WeakMethod(end)
-        self.no_room: NoRoom | None = None
+        self._summed, self._end = summed, weakref.WeakMethod(end)
+        self.tell_no_room: Callable[[NoRoom], None] | None = None
         self._waiting: Waiting | None = None  # what the last step that was spilled has put elsewhere
         self._unrecorded = 0  # steps that should have been recorded and could not be
 
     def spilled(self, begins: Forward) -> StepRunner:
         """Return a runner that only spills the step that begins; errors as for `SpilledStep`."""
         stash = self.stashes.open(begins.device)
-        return SpilledRunner(self._kept_on(SpilledStep(begins.model, begins.device, begins.arguments, stash)))
+        return SpilledRunner(self._spilled(SpilledStep(begins.model, begins.device, begins.arguments, stash)))
 
     def timed(self, begins: Forward) -> StepRunner:
         """Return a runner that times the step; errors as for `SpilledStep`."""
         stash = self.stashes.open(begins.device)
         self.stashes.hold(begins.device, stash)
-        return TimedRunner(self._kept_on(TimedStep(begins.model, begins.device, begins.arguments, stash)))
+        return TimedRunner(self._spilled(TimedStep(begins.model, begins.device, begins.arguments, stash)))
 
     def recorded(self, begins: Forward, *, is_first: bool, changed: str) -> StepRunner:
         """Return a runner that records the step, or only spills it if it cannot be recorded now.
@@ -161,11 +268,11 @@ class Runners:
         except ProfilingError as error:
             self._tell_unrecorded(error)
             spilled = SpilledStep(begins.model, begins.device, begins.arguments, stash)
-            runner: StepRunner = SpilledRunner(self._kept_on(spilled))
+            runner: StepRunner = SpilledRunner(self._spilled(spilled))
         else:
             private.yields_to_others(functools.partial(_ends, self._end, weakref.ref(self.stashes)))
             spoken.recording(is_first=is_first, changed=changed)
-            runner = RecordedRunner(self._kept_on(step))
+            runner = RecordedRunner(self._spilled(step))
         self.stashes.hold(begins.device, stash)  # not before: ending another recording releases what is held
         return runner
 
@@ -175,15 +282,10 @@ class Runners:
         lets_go = functools.partial(_rehearsed, self.stashes, checks) if self.stashes.holding else None
         return PlannedRunner(installed, ready, measured, lets_go)
 
-    def _kept_on(self, step: S) -> S:
-        """Let a step go on when its stash has no room, if other ranks wait for it."""
-        self._waiting = step.spill.waiting
-        if self.goes_on:
-            step.spill.tell_no_room = self._without_room
+    def _spilled(self, step: S) -> S:
+        """Remember what a step puts elsewhere, for the recording that follows it."""
+        self._waiting, step.spill.tell_no_room = step.spill.waiting, self.tell_no_room
         return step
-
-    def _without_room(self, error: NoRoom) -> None:
-        self.no_room = self.no_room or error
 
     def switch_off(self, model: nn.Module) -> None:
         """Switch off the model's own gradient checkpointing, with a warning."""

@@ -30,9 +30,8 @@ from .._tell.spoken import in_unit
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from .known import MOST_KINDS, Ready
 from .machine import Decision
-from .planned import Measured
 from .plans import PlanOrder, Plans
-from .runners import Runners
+from .runners import Measured, Runners
 from .state import StepBegins, StepState
 from .step import StepRunner
 
@@ -82,7 +81,7 @@ class StepStarter:
 
     def prepare(self, state: StepState, model: nn.Module, inputs: object) -> tuple[StepState, Ready]:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
-        return self.planned(state, self.plans.wanted_for(model, inputs), GIVEN)
+        return self.make_plan(state, self.plans.wanted_for(model, inputs), GIVEN)
 
     def start(self, state: StepState, decision: Decision, seen: StepBegins, begins: Forward) -> Started:
         """Start the step that begins.
@@ -117,7 +116,7 @@ class StepStarter:
         began, optimizers = time.perf_counter(), self._optimizers.optimizers
         try:
             wanted = self.plans.wanted(state.history, begins, seen.gradient_bytes, optimizers)
-            state, ready = self.planned(state, wanted, reason)
+            state, ready = self.make_plan(state, wanted, reason)
         except (Infeasible, TooCostly) as error:
             self.give_up(begins.model)
             raise error.carrying(kept=True) from None
@@ -135,7 +134,7 @@ class StepStarter:
         )
         return state, ready
 
-    def planned(self, state: StepState, wanted: PlanOrder, reason: str) -> tuple[StepState, Ready]:
+    def make_plan(self, state: StepState, wanted: PlanOrder, reason: str) -> tuple[StepState, Ready]:
         """Make the plan that is wanted, and remember it."""
         ready = self.chosen(wanted)
         self._account.planned(ready.plan, reason)

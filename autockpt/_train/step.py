@@ -162,13 +162,15 @@ class StepUnderWay:
         model: nn.Module,
         gradient_bytes: int,
         made_before: tuple[int, ...] = (),
+        *,
+        whole: bool = False,
     ) -> None:
         self.decision, self.runner = decision, runner
         self.gradient_bytes, self.made_before = gradient_bytes, made_before
         self.batches: list[Batch] = []
         self.graphs, self.running, self.trains = Graphs(runner.backward_begins), False, False
         self._model, self._thread, self._patience = weakref.ref(model), threading.current_thread(), Patience()
-        self.whole = False
+        self.whole = whole
         self._ahead = 0  # forwards that began while only the graph of the forward just before them waited
         self._pauses = 0  # forwards after its backward that do not train, such as a frozen teacher's
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt import Plan
@@ -111,6 +111,16 @@ ENDS = {
         replace(RECORDED, nodes=2),
         {"unknown": False, "recorded": 1},
     ),
+    "recorded, but not what was looked for": Row(
+        replace(PLANNED, nodes={kind(8): 1}, unknown=True, uncovered=True, uncovered_at=3, due=6),
+        RECORDED,
+        {"tries": 1, "recorded": 1},
+    ),
+    "not what was looked for, once too often": Row(
+        replace(PLANNED, nodes={kind(8): 1}, unknown=True, uncovered=True, tries=MOST_TRIES - 2, uncovered_at=3, due=6),
+        RECORDED,
+        {"tries": MOST_TRIES - 1, "unknown": False, "uncovered": False, "recorded": 1},
+    ),
     "recorded once too often": Row(
         replace(NEW, nodes={kind(8): 1}, recorded=MOST_RECORDED - 1),
         RECORDED,
@@ -166,11 +176,32 @@ def test_what_is_recorded_is_known_and_drops_plans_only_if_it_was_looked_for() -
     assert step_ends(replace(PLANNED, unknown=True), RECORDED)[0].history.ready == (PLAN,)  # as much was known
 
 
+def test_a_step_with_more_forwards_than_planned_is_looked_for_once_and_then_when_it_is_due() -> None:
+    """The next step is recorded; if that is not it, one that comes at the same interval again."""
+    first = step_grows(replace(PLANNED, number=5))
+    assert (first.unknown, first.uncovered, first.uncovered_at, first.due) == (True, True, 5, 10)
+    assert step_grows(first) is first
+    second = step_grows(replace(first, number=8, unknown=False, uncovered=False))
+    assert (second.unknown, second.uncovered, second.uncovered_at, second.due) == (False, False, 8, 11)
+    due, decision = step_begins(replace(second, number=10), StepBegins(batch=batch(8)))
+    assert due.unknown and due.uncovered and decision == Decision("Record")
+    exhausted = replace(second, number=10, tries=MOST_TRIES)
+    assert step_begins(exhausted, StepBegins(batch=batch(8)))[1] == Decision("Keep", ready=PLAN)
+    assert not step_grows(replace(PLANNED, number=5, tries=MOST_TRIES)).unknown
+
+
+def test_only_a_step_under_a_plan_ends_a_row_of_recorded_ones() -> None:
+    row = replace(PLANNED, recorded=MOST_RECORDED - 1)
+    for last, recorded_so_far in ((Ran(ready=PLAN), 0), (Ran(), MOST_RECORDED - 1), (None, MOST_RECORDED - 1)):
+        assert step_begins(row, StepBegins(batch=batch(8), last=last))[0].recorded == recorded_so_far
+
+
 def test_a_step_measured_above_the_budget_is_planned_anew_by_as_much() -> None:
     ran = Ran(ready=PLAN, peak_bytes=1100, new_bytes=50)
     after, decision = step_begins(PLANNED, StepBegins(batch=batch(8), last=ran))
     assert decision.what == "Replan" and "100 B more than the budget" in decision.reason
     assert after.history.error_bytes == 150 and after.tries == 1  # of what the plan predicts, 900
+    assert after.history.ready == () and after.history.current is None
     exhausted = replace(PLANNED, tries=MOST_TRIES)
     assert step_begins(exhausted, StepBegins(batch=batch(8), last=ran))[1].what == "Keep"
 
@@ -220,6 +251,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.state, self.last, self.faults = NEW, cast("Ran | None", None), 0
+        self.made, self.wrong = list[Ready](), list[Ready]()  # all plans, and those that steps have proven wrong
 
     def step(self, drawn: Drawn) -> Decision | None:
         """Take a step; return what was decided, or None once no step is recorded or planned any more."""
@@ -232,7 +264,7 @@ class Loop:
             outgrown="AdamW" * drawn.outgrown,
         )
         begun, decision = step_begins(self.state, seen)
-        self.refuse_wrong_plan(seen, decision)
+        self.refuse_wrong_plan(seen, decision, drawn)
         begun, under = self.planned(begun, decision, seen, drawn)
         if under is not None and not under.covers(drawn.kind.batches, 0):
             begun = step_grows(begun)
@@ -242,26 +274,31 @@ class Loop:
         self.state, self.last = after, ends.ran
         return decision
 
-    def refuse_wrong_plan(self, seen: StepBegins, decision: Decision) -> None:
+    def refuse_wrong_plan(self, seen: StepBegins, decision: Decision, drawn: Drawn) -> None:
         """No step runs under a plan that is for another step, that is above its goal, or that was proven wrong."""
         before, last = self.state, seen.last
+        above = last is not None and last.ready is not None and (last.peak_bytes or 0) > BUDGET_BYTES
+        if before.faults or seen.outgrown or (above and not before.exhausted):
+            self.wrong = [*self.made]
         if decision.what not in ("Keep", "Lowest"):
             return
         under = decision.ready
         assert under is not None and under.covers([seen.batch], 0) and before.history.timed
         assert bool(under.unfit) == (decision.what == "Lowest")
-        assert not before.faults and not before.unknown and not seen.outgrown
-        if last is not None and last.ready is under and not before.exhausted:
-            assert (last.peak_bytes or 0) <= BUDGET_BYTES
+        assert not before.unknown and not any(each is under for each in self.wrong)
+        if under is before.history.current and not under.unfit and not before.exhausted:
+            assert under.plan.peak_bytes + drawn.new_bytes <= BUDGET_BYTES
 
-    @staticmethod
-    def planned(state: StepState, decision: Decision, seen: StepBegins, drawn: Drawn) -> tuple[StepState, Ready | None]:
+    def planned(
+        self, state: StepState, decision: Decision, seen: StepBegins, drawn: Drawn
+    ) -> tuple[StepState, Ready | None]:
         """Make the plan that was decided on, and put it on."""
         under, history = decision.ready, state.history
         if decision.what == "Replan":
             known = history.recording(seen.batch, 0)
             assert known is not None
             under = ready(known.kind, "too large" * drawn.unfit)
+            self.made.append(under)
             history = history.planned(under)
         return (state if under is None else replace(state, history=replace(history, current=under))), under
 
@@ -317,6 +354,7 @@ def test_a_loop_that_does_the_same_in_each_step_ends_under_one_plan(before: list
     assert found[0] is None or found[0].what in ("Keep", "Lowest", "Wait")
 
 
+@settings(max_examples=50)
 @given(st.lists(STEPS, max_size=20))
 def test_a_loop_each_of_whose_steps_is_of_another_kind_is_not_recorded_for_ever(before: list[Drawn]) -> None:
     loop = run(before)
@@ -324,6 +362,7 @@ def test_a_loop_each_of_whose_steps_is_of_another_kind_is_not_recorded_for_ever(
     assert {each and each.what for each in found[-2:]} <= {"Wait", None}
 
 
+@settings(max_examples=50)
 @given(st.lists(STEPS, max_size=20), st.lists(STEPS, min_size=1, max_size=3))
 def test_a_loop_whose_steps_surprise_again_and_again_is_left_alone(before: list[Drawn], again: list[Drawn]) -> None:
     """It is recorded, and planned for what steps showed, a few times: then its plan stays."""

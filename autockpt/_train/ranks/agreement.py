@@ -16,6 +16,7 @@ record or spill.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar
@@ -30,7 +31,7 @@ from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._ranks import Choose, One, Parted, Ranks, ranks_of
 from ..._ranks.by_hand import what_runs
-from ..._ranks.errors import error_of, left_of, plain_error, told_as, unequal_of
+from ..._ranks.errors import left_of, plain_error, refuse_failed, told_as, unequal_of
 from ..._ranks.fsdp import speaks, units
 from ..._stash.parts import with_parts
 from ..._stash.shard import is_unlike
@@ -209,11 +210,8 @@ class Agreement:
 
     def _own_plan(self, first: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:
         """Return the plan of the rank whose step needs most, or another one if that does not hold this rank's step."""
-        ranks = self._ranks
-        ready, said = self._tried(make) if ranks.own == first else (None, {})
-        told: Mapping[str, Any] = self._agree(said, lambda every: self._said_by(first, every))
-        if ranks.own != first and "plan" in told:
-            plan = decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
+        ready, said, told = self._made_by(first, make)
+        if (plan := self._plan_of(told, first)) is not None:
             ready, said = self._tried(lambda: adopt(plan, "") or make())
         self._over = True
         self._agree(said, self._raise_first)
@@ -224,22 +222,28 @@ class Agreement:
         self, needy: Sequence[int], make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]
     ) -> Ready:
         """Return one plan for all ranks: of the rank that needs most, or of the next one if that does not suit all."""
-        ranks = self._ranks
         for number, first in enumerate(needy):
-            ready, said = self._tried(make) if ranks.own == first else (None, {})
-            told: Mapping[str, Any] = self._agree(said, lambda every: self._said_by(first, every))  # noqa: B023
-            if "error" in told:
-                self._over = True
-                raise self._own if self._own is not None and ranks.own == first else error_of(told, first)
-            if ranks.own != first:
-                plan = decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
+            ready, said, told = self._made_by(first, make)
+            self._raise_first([told if rank == first else {} for rank in self._ranks.members])
+            if (plan := self._plan_of(told, first)) is not None:
                 unfit = told["unfit"] or (NOT_FOR_ALL if number + 1 == len(needy) else "")
-                ready, said = self._tried(lambda: adopt(plan, unfit))  # noqa: B023
+                ready, said = self._tried(functools.partial(adopt, plan, unfit))
             self._agree(said, self._raise_first)
             if self._agree({"does": ready is not None}, lambda every: all(each["does"] for each in every)):
                 assert ready is not None
                 return ready
         raise NotApplicable(NOT_FOR_ALL)
+
+    def _made_by(self, first: int, make: Callable[[], Ready]) -> tuple[Ready | None, dict[str, Any], Mapping[str, Any]]:
+        """Have one rank make a plan. Return the plan on that rank, what this one has to say, and what that one said."""
+        ready, said = self._tried(make) if self._ranks.own == first else (None, {})
+        return ready, said, self._agree(said, lambda every: every[self._ranks.members.index(first)])
+
+    def _plan_of(self, told: Mapping[str, Any], first: int) -> Plan | None:
+        """Return the plan that another rank has made; None on that rank, or if it has failed."""
+        if self._ranks.own == first or "plan" not in told:
+            return None
+        return decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
 
     def leave(self, why: str, error: BaseException | None = None) -> None:
         """Tell the other ranks, which may wait, `why` this one makes no plan; with its `error`, if there is one."""
@@ -283,10 +287,6 @@ class Agreement:
         needs = dict(zip(self._ranks.members, (each["need"] for each in every), strict=True))
         return sorted(needs, key=lambda rank: (-needs[rank], rank))
 
-    def _said_by(self, rank: int, every: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Return what one rank has said."""
-        return every[self._ranks.members.index(rank)]
-
     def _tried(self, make: Callable[[], Ready | None]) -> tuple[Ready | None, dict[str, Any]]:
         """Make a plan. Return it, or None if that failed; and what to tell the other ranks of it."""
         try:
@@ -297,8 +297,6 @@ class Agreement:
         return ready, {} if ready is None else {"plan": encode(ready.plan).decode(), "unfit": ready.unfit}
 
     def _raise_first(self, every: Sequence[Mapping[str, Any]]) -> None:
-        """Raise the first rank's error, if there is any."""
-        for rank, each in zip(self._ranks.members, every, strict=True):
-            if "error" in each:
-                self._over = True
-                raise self._own if self._own is not None and rank == self._ranks.own else error_of(each, rank)
+        """Raise the first rank's error, if there is any. Then the ranks agree no more."""
+        self._over = self._over or any("error" in each for each in every)
+        refuse_failed(self._ranks, every, self._own)

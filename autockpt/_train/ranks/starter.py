@@ -21,6 +21,7 @@ from ..._ranks import Parted
 from ..._ranks.errors import Left
 from ..._ranks.fsdp import units
 from ..._ranks.pipeline import Pipeline
+from ..._stash.base import NoRoom
 from ..._tell.account import Account
 from ..._tell.said import WarnOnce
 from ...solvers.errors import AutockptError
@@ -44,6 +45,7 @@ class RanksStarter(StepStarter):
         super().__init__(runners, plans, optimizers, warn, account)
         self._agreement, self._pipeline = Agreement(plans.request), Pipeline()
         self._early = EarlyReplays(self._pipeline)
+        self._no_room: NoRoom | None = None  # the first error of a step that went on, since other ranks waited for it
 
     def prepare(self, state: StepState, model: nn.Module, inputs: object) -> tuple[StepState, Ready]:
         agreement = self._agreement
@@ -55,7 +57,7 @@ class RanksStarter(StepStarter):
                 agreement.begins(model, able=False, failed=error, meanwhile="ran a step on the given batch")
                 raise
             agreement.begins(model, able=True)
-            return self.planned(state, wanted, GIVEN)
+            return self.make_plan(state, wanted, GIVEN)
         except BaseException as error:
             agreement.leave("has failed before its first step", error)
             raise
@@ -83,7 +85,7 @@ class RanksStarter(StepStarter):
         under = decision.ready.plan if decision.ready is not None else None
         early = history.timed and history.current is None and not agreement.speaks
         able = decision.what == "Replan" or early or under is not None
-        failed, self.runners.no_room = self.runners.no_room, None
+        failed, self._no_room = self._no_room, None
         try:
             follows = agreement.begins(begins.model, able=able, under=under, refused=history.refused, failed=failed)
         except Left as left:
@@ -109,13 +111,17 @@ class RanksStarter(StepStarter):
 
     def unplanned(self, state: StepState, decision: Decision, seen: StepBegins, begins: Forward) -> StepRunner:
         """Make a runner without a plan. While the ranks wait for each other, an error of one is raised on all."""
-        self.runners.goes_on = waits = self._agreement.waits
+        waits = self._agreement.waits
+        self.runners.tell_no_room = self._without_room if waits else None
         try:
             return self._agreement.together(functools.partial(super().unplanned, state, decision, seen, begins))
         except AutockptError:
             if waits:
                 self.give_up(begins.model)
             raise
+
+    def _without_room(self, error: NoRoom) -> None:
+        self._no_room = self._no_room or error
 
     def under_plan(self, state: StepState, decision: Decision, seen: StepBegins, begins: Forward) -> Started:
         """Start a step under the plan that was decided on.
