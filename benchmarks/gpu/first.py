@@ -1,6 +1,6 @@
 """Stage 0: what a machine that is lent for ten minutes should answer first, in the order in which it is worth the time.
 
-0 s       90         200          320             440          480      570
+0 s       90         200          320             440          480      540
 │ where   │ 1 B      │ 3 B        │ 3 B, fused    │ 100 M      │ moves  │
 │ time    │ at equal peak, beside torch's checkpoint on      │        │
 │ goes    │ every block                                      │        │

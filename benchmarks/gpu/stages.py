@@ -34,7 +34,9 @@ class Stage:
 
 
 STAGES = {
-    0: Stage(title="The first ten minutes", modules=("first",), limit_seconds=540, process_seconds=150, begin_share=0.9),
+    0: Stage(
+        title="The first ten minutes", modules=("first",), limit_seconds=540, process_seconds=150, begin_share=0.9
+    ),
     1: Stage(title="The main road", modules=("events", "road", "smoke"), limit_seconds=235, process_seconds=100),
     2: Stage(title="What users ask", modules=("users",), limit_seconds=480, process_seconds=240),
     3: Stage(
