@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from .host_seconds import HostSeconds
-from .rooflines import IDLE_HOST, HostCosts
+from .rooflines import IDLE_HOST, HostCosts, host_costs
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -103,6 +103,9 @@ H100_HOST_SLOWDOWN = 0.74
 """How many times as long that host takes as the one of `rooflines.ON_CPU`."""
 
 
+FIRST_SHARE = 0.25
+"""Of what recomputing takes of a measured host, in a first price; `rooflines.ON_A_DEVICE` is as much of one assumed."""
+
 ONE_CLOCK = ("cpu", IDLE_HOST)
 """Devices without a host that launches ahead of them."""
 
@@ -131,6 +134,14 @@ def host_mode(profile: Profile) -> Literal["measured"] | None:
     if paces_of(profile) is None or profile.host is None or not profile.host.is_known:
         return None
     return "measured"
+
+
+def first_costs(profile: Profile) -> HostCosts:
+    """Return what recomputing costs the host at a first price, before it is known who sets the pace of a plan."""
+    paces = paces_of(profile) if host_mode(profile) is not None else None
+    if paces is None:
+        return host_costs(profile.device, profile.host_slowdown)
+    return paces[0].costs.scaled(FIRST_SHARE)
 
 
 def _measured(found: HostSeconds, operators: int, as_h100: HostPace, *, is_slowdown_known: bool) -> HostPace:

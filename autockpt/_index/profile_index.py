@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._data.keys import name_of
+from .._data.paces import first_costs
 from .._data.profile import Profile
-from .._data.rooflines import host_costs
 from .passes import Passes
 from .products import multiplies
 from .tree import Given, make_tree, number_calls, seconds_of
@@ -56,7 +56,7 @@ class Index:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.host = host_costs(profile.device, profile.host_slowdown)
+        self.host = first_costs(profile)
         tensors, saves, ops = profile.tensors, profile.saves, profile.ops
         self.call_nodes, self.functions = number_calls(profile)
         self.nodes = make_tree(profile, self.call_nodes, self.functions)

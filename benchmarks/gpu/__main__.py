@@ -65,7 +65,7 @@ def main() -> int:
     if blind:
         print(f"Recording sees no allocations, so that only the raw events are written: {blind}", flush=True)
         asked.stage, asked.rows = [1], RAW
-    for number in asked.stage or STAGES:
+    for number in asked.stage or [*STAGES][1:]:
         sheet = _begin(number, asked, found)
         to = asked.archives / archive_name(number, sheet.document["device_name"])
         ended = _ended(number, asked, sheet, to)
@@ -81,7 +81,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     out = os.environ.get("OUT")
-    parser.add_argument("--stage", type=int, choices=STAGES, action="append", help="one of them; all without it")
+    parser.add_argument("--stage", type=int, choices=STAGES, action="append", help="one of them; all but 0 without it")
     parser.add_argument("--device", choices=["cuda", FAKE, "cpu"], default="cuda", help=f"{FAKE} is that of the tests")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="of the models")
     parser.add_argument("--rows", default="*", metavar="PATTERN", help="only rows whose name matches, as 'llama*'")

@@ -20,12 +20,13 @@ import torch
 import autockpt
 from autockpt import Plan, Segment
 from benchmarks.frontier.blocks import find_blocks
+from benchmarks.gpu.clocks import on_two_clocks
 from benchmarks.gpu.memory import synchronize
 from benchmarks.gpu.methods import METHODS, TORCH, Way
-from benchmarks.gpu.rows import Figures, Job, NotHere
+from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import Setting, Step, Subject, planned, record, subject
 
-__all__ = ["rows"]
+__all__ = ["every_block", "rows", "where_time_goes"]
 
 MODELS = ("llama-100m", "llama-1b")
 STEPS = {"full": 8, "tiny": 2}
@@ -34,13 +35,18 @@ MOST_NAMES = 12
 
 def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return a row for each model."""
-    return [Job(name=f"where time goes: {name}", run=partial(_row, name, setting), process=name) for name in MODELS]
+    return [
+        Job(name=f"where time goes: {name}", run=partial(where_time_goes, name, setting), process=name)
+        for name in MODELS
+    ]
 
 
-def _row(name: str, setting: Setting) -> Iterator[Figures]:
-    """Time the plain step, torch's checkpoint on every block, and plans of ours, in turns; then trace one of each."""
-    if torch.profiler.ProfilerActivity.CUDA not in torch.profiler.supported_activities():
-        raise NotHere("torch's profiler traces no device here")
+def where_time_goes(name: str, setting: Setting) -> Iterator[Figures]:
+    """Time the plain step, torch's checkpoint on every block, and plans of ours, in turns; then trace one of each.
+
+    Where torch's profiler traces no device, steps are only timed.
+    """
+    traces = torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
     of = subject(name, setting)
     profile, _, _ = record(of)
     lowest = autockpt.solve(profile, "min", seconds=setting.search_seconds)
@@ -48,10 +54,11 @@ def _row(name: str, setting: Setting) -> Iterator[Figures]:
         "predicted",
         {"overhead": lowest.recompute_overhead, "kept calls": sum(len(each.keep) for each in lowest.segments)},
     )
+    yield "predicted", on_two_clocks(profile, {"plain": None, "every block": every_block(of), "lowest": lowest})
     ways: dict[str, Way] = {
         "plain": lambda of: nullcontext(of.step),
         TORCH: METHODS[TORCH](),
-        "every block": partial(planned, plan=_every_block(of)),
+        "every block": partial(planned, plan=every_block(of)),
         "lowest": partial(planned, plan=lowest),
     }
     found: dict[str, dict[str, list[float]]] = {way: {"step": [], "host": []} for way in ways}
@@ -61,12 +68,14 @@ def _row(name: str, setting: Setting) -> Iterator[Figures]:
                 _timed(step, of, STEPS[setting.size], found[way])
     for way, make in ways.items():
         figures = {f"{way}: {what} seconds": statistics.median(each) for what, each in found[way].items()}
-        with make(of) as step:
-            step()
-            yield "measured", figures | {f"{way}: {what}": value for what, value in _traced(step, of).items()}
+        yield "measured", {**figures, "traces": traces}
+        if traces:
+            with make(of) as step:
+                step()
+                yield "measured", {f"{way}: {what}": value for what, value in _traced(step, of).items()}
 
 
-def _every_block(of: Subject) -> Plan:
+def every_block(of: Subject) -> Plan:
     """Recompute each block whole."""
     name_of = {module: name for name, module in of.model.named_modules()}
     names = [name_of[block] for blocks in find_blocks(of.model) for block in blocks]

@@ -93,7 +93,7 @@ def tokens(vocabulary: int, batch: int, length: int) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "labels": ids}
 
 
-HALF = ("llama-100m", "llama-1b")
+HALF = ("llama-100m", "llama-1b", "llama-3b")
 """In bfloat16, parameters too; the others in single precision."""
 
 MODELS: dict[str, dict[Size, Callable[[], Built]]] = {
@@ -111,6 +111,10 @@ MODELS: dict[str, dict[Size, Callable[[], Built]]] = {
     },
     "llama-1b": {
         "full": lambda: llama(16, 2048, 32, 8192, 4, 2048),
+        "tiny": lambda: llama(3, 64, 4, 160, 4, 64, 500),
+    },
+    "llama-3b": {
+        "full": lambda: llama(28, 3072, 24, 8192, 4, 2048),
         "tiny": lambda: llama(3, 64, 4, 160, 4, 64, 500),
     },
     "bert-large": {

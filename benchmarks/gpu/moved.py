@@ -13,7 +13,7 @@ from autockpt import Infeasible, Plan, Profile
 from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import Setting, Subject, pairs, peak, planned, record, subject, verdict
 
-__all__ = ["rows"]
+__all__ = ["moves", "rows"]
 
 MODELS = ("llama-100m", "llama-1b", "gpt2-large")
 SHARE = 0.5
@@ -24,10 +24,10 @@ TURNS = {"full": 2, "tiny": 1}
 
 def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return a row for each model."""
-    return [Job(name=f"moves: {name}", run=partial(_row, name, setting, folder), process=name) for name in MODELS]
+    return [Job(name=f"moves: {name}", run=partial(moves, name, setting, folder), process=name) for name in MODELS]
 
 
-def _row(name: str, setting: Setting, folder: Path) -> Iterator[Figures]:
+def moves(name: str, setting: Setting, folder: Path) -> Iterator[Figures]:
     """Compare a plan that recomputes alone, one that moves as well, and the same one with a step that waits for it."""
     of = subject(name, setting)
     profile, _, _ = record(of)

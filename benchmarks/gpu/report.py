@@ -24,7 +24,16 @@ FOUND = ("fits", "same bits", "warnings", "verdict")
 MOVED = ("recompute", "moves", "moves, at any price", "the same, waited for")
 """Plans of stage 7; see `moved.py`."""
 
+WAYS = ("plain", "torch, every block", "every block", "lowest")
+"""Of a step whose time is looked at; see `busy.py`."""
+
 COLUMNS: dict[int, tuple[str, ...]] = {
+    0: (
+        *("faster", "peak ratio", *OURS, "their overhead", "their_peak_bytes", "optimizer_step_bytes"),
+        *("tokens_per_second", "their_tokens_per_second", "plain_tokens_per_second"),
+        *(f"{way}: {what} seconds" for way in WAYS for what in ("step", "host")),
+        *("recompute: overhead", "moves: overhead", "moves: verdict"),
+    ),
     1: (
         *(
             "known tensor seen",

@@ -1,4 +1,4 @@
-"""The seven stages: what each is called, how long it may take, and where its rows are."""
+"""The stages: what each is called, how long it may take, and where its rows are."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Stage:
         modules: whose functions `rows` make its rows, in this order.
         limit_seconds: after which its process is killed, counted from when the command began, or `make` before it.
         process_seconds: after which one of its processes is killed, so that one that hangs leaves time to the others.
+        begin_share: share of its time after which no row of it begins: the one that runs has the rest.
     """
 
     title: str
     modules: tuple[str, ...]
     limit_seconds: int
     process_seconds: int
-
-    @property
-    def begin_share(self) -> float:
-        """Share of its time after which no row of it begins: the one that runs has the rest."""
-        return 0.85
+    begin_share: float = 0.85
 
 
 STAGES = {
+    0: Stage(
+        title="The first ten minutes", modules=("first",), limit_seconds=540, process_seconds=150, begin_share=0.9
+    ),
     1: Stage(title="The main road", modules=("events", "road", "smoke"), limit_seconds=235, process_seconds=100),
     2: Stage(title="What users ask", modules=("users",), limit_seconds=480, process_seconds=240),
     3: Stage(
@@ -51,7 +51,10 @@ STAGES = {
     ),
     7: Stage(title="Tensors that wait on the host", modules=("moved",), limit_seconds=480, process_seconds=240),
 }  # fmt: skip
-"""By number, in the order in which they are worth their time. A call on a lent machine is killed after ten minutes."""
+"""By number, in the order in which they are worth their time. A call on a lent machine is killed after ten minutes.
+
+The first has rows of others, for a machine that is lent for one call. It runs only where it is named.
+"""
 
 
 def jobs_of(stage: int, setting: Setting, folder: Path) -> list[Job]:

@@ -96,13 +96,20 @@ class Subject:
         self.optimizer.zero_grad()
 
 
-def subject(name: str, setting: Setting, *, times: int = 1) -> Subject:
-    """Build a model, and take one step, after which the optimizer has its state and libraries their workspaces."""
+def subject(name: str, setting: Setting, *, times: int = 1, fused: bool | None = None) -> Subject:
+    """Build a model, and take one step, after which the optimizer has its state and libraries their workspaces.
+
+    Args:
+        name: of the model.
+        setting: how the stage runs.
+        times: how many times as large as usual its batch is.
+        fused: whether AdamW is fused; None leaves it to torch, which is not.
+    """
     model, batch = build(name, setting.size, setting.device, times=times)
     found = Subject(
         model=model,
         batch=batch,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-5),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-5, fused=fused or None),
         device=setting.device,
     )
     found.step()

@@ -12,7 +12,9 @@ import torch
 
 import autockpt
 from autockpt import Infeasible, Plan
+from benchmarks.gpu.busy import every_block
 from benchmarks.gpu.caps import of_model
+from benchmarks.gpu.clocks import on_two_clocks, their_overhead
 from benchmarks.gpu.memory import clean, synchronize
 from benchmarks.gpu.methods import METHODS, TORCH, TRANSFORMERS, Way
 from benchmarks.gpu.models import tokens_of
@@ -20,7 +22,7 @@ from benchmarks.gpu.road import drive
 from benchmarks.gpu.rows import Figures, Job, NotHere, out_of_memory
 from benchmarks.gpu.steps import Setting, Step, Subject, loss_of, plan_within, planned, record, subject
 
-__all__ = ["largest", "rows"]
+__all__ = ["at_equal_peak", "largest", "rows"]
 
 CAPPED, PERCENT = "gpt2-large", 60
 DRIVEN = "llama-1b"
@@ -54,8 +56,12 @@ def rows(setting: Setting, folder: Path) -> list[Job]:
     loop = Job(name=f"{DRIVEN}: governed loop", run=partial(drive, DRIVEN, setting, share=0.6), process="loop")
     others = (TORCH, TRANSFORMERS) if full else (TORCH,)
     equal = [
-        Job(name=f"{name} at the peak of {other}", run=partial(_equal, name, other, setting), process=f"equal {name}")
-        for name in (EQUAL if full else EQUAL[:1])
+        Job(
+            name=f"{each} at the peak of {other}",
+            run=partial(at_equal_peak, each, other, setting),
+            process=f"equal {each}",
+        )
+        for each in (EQUAL if full else EQUAL[:1])
         for other in others
     ]
     batches = [
@@ -66,9 +72,16 @@ def rows(setting: Setting, folder: Path) -> list[Job]:
     return [*capped, loop, *equal[: len(others)], *batches, *equal[len(others) :]]
 
 
-def _equal(name: str, other: str, setting: Setting) -> Iterator[Figures]:
-    """Train another's way, and ours at the peak that theirs was measured to have."""
-    of = subject(name, setting)
+def at_equal_peak(name: str, other: str, setting: Setting, *, fused: bool = False) -> Iterator[Figures]:
+    """Train another's way, and ours at the peak that theirs was measured to have.
+
+    Args:
+        name: of the model.
+        other: the other's name.
+        setting: how the stage runs.
+        fused: whether AdamW is fused, and makes no copy of the parameters in its step.
+    """
+    of = subject(name, setting, fused=fused)
     theirs = METHODS[other]()
     their_peak_bytes = _peak_bytes(of, theirs)
     profile, _, _ = record(of)
@@ -76,6 +89,11 @@ def _equal(name: str, other: str, setting: Setting) -> Iterator[Figures]:
     plan, reached = plan_within(profile, their_peak_bytes - other_bytes, setting)
     yield "predicted", {"their_peak_bytes": their_peak_bytes, "peak_bytes": plan.peak_bytes + other_bytes}
     yield "predicted", {"overhead": plan.recompute_overhead, "reaches their peak": reached, "peak ratio": 1.0}
+    yield (
+        "predicted",
+        {"optimizer_step_bytes": profile.optimizer_step_bytes, **their_overhead(profile, every_block(of))},
+    )
+    yield "predicted", on_two_clocks(profile, {"ours": plan})
     asked_bytes, tried = their_peak_bytes - other_bytes, dict[int, Plan]()
     for _ in range(TRIES):
         found = _peak_bytes(of, partial(planned, plan=plan))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import autockpt
 from autockpt import InvalidFile, Plan, Profile
 from tests.choose.test_by_clocks import budget, step
-from tests.doors import HostSeconds, find_planned, host_mode, paces_of
+from tests.doors import HostSeconds, ProfileIndex, find_planned, host_mode, paces_of
 
 
 def measured(forward: float, backward: float, **changed: Any) -> Profile:
@@ -58,6 +58,8 @@ def test_what_recomputing_costs_follows_the_host_that_was_measured() -> None:
     assert slow.host_slowdown is None
     costs = [paces[0].costs.replay_seconds for each in (slow, slower) if (paces := paces_of(each))]
     assert costs[1] == pytest.approx(2 * costs[0])
+    assert ProfileIndex(slower).host.replay_seconds == pytest.approx(2 * ProfileIndex(slow).host.replay_seconds)
+    assert ProfileIndex(slow).host.replay_seconds < costs[0]
     known = [msgspec.structs.replace(each, host_slowdown=0.74) for each in (slow, slower)]
     costs = [paces[0].costs.replay_seconds for each in known if (paces := paces_of(each))]
     assert costs[1] == pytest.approx(costs[0])

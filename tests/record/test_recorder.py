@@ -207,7 +207,7 @@ def test_only_where_a_whole_step_fits_do_timed_forwards_keep_what_they_save(
 def test_a_step_is_timed_again_after_the_first_which_finds_fresh_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "ENOUGH_STEP_SECONDS", 0.0)
     readings = iter([[0.0, 0.4, 0.9], [0.0, 0.2, 0.5], [0.0, 0.1, 0.2]])
-    clock = cast("Clock", SimpleNamespace(stamp=lambda: None, seconds=lambda stamps: next(readings)))
+    clock = cast("Clock", SimpleNamespace(behind=False, stamp=lambda: None, seconds=lambda _: next(readings)))
     step = training_step(nn.Linear(2, 2), torch.randn(1, 2), None)
     fastest = timing._fastest(step, clock, [PLAIN_PLACES], retain=False)
     assert fastest == dict(zip(PLAIN_PLACES, (0.2, 0.5), strict=True))
