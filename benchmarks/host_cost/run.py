@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import gc
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-import autockpt
-from autockpt import Plan, Segment
 from benchmarks.environment import table, write
 from benchmarks.host_cost.blocks import BLOCKS, Stack, batch
+from benchmarks.host_cost.calls import count_block
+from benchmarks.host_cost.ways import DEPTH, NEVER, SAMPLED, settings
 
-DEPTH = 16
 ROUNDS = 60
 STEPS, COLD_STEPS = 12, 4
-SAMPLED, NEVER = "autockpt", 'autockpt, check="never"'
-
-torch_checkpoint = functools.partial(checkpoint, use_reentrant=False)
-Setting = Callable[[Stack], None]
 
 
 def main() -> None:
@@ -38,63 +30,18 @@ def main() -> None:
     # On a CPU all of a step runs in this thread, so seconds of the processor leave out what other processes take.
     clock = time.process_time if arguments.device == "cpu" else time.perf_counter
     raw = {name: time_block(name, arguments.rounds, arguments.device, clock) for name in BLOCKS}
+    calls = {name: count_block(name, arguments.device) for name in BLOCKS}
     rows = []
     for name, costs in raw.items():
         for which, cost in costs.items():
             total = cost["forward"] + cost["backward"]
             ours = [costs[each]["forward"] + costs[each]["backward"] for each in (SAMPLED, NEVER)]
             ratios = [f"{each / total:.2f}" if which.startswith("torch") else "" for each in ours]
-            rows.append([name, which, f"{cost['forward']:.0f}", f"{cost['backward']:.0f}", f"{total:.0f}", *ratios])
-    heads = ["block", "recomputed by", "forward, µs", "backward, µs", "both, µs", "sampled / this", "never / this"]
-    write(Path(__file__).parent, {"microseconds_per_call": raw}, table(heads, rows))
-
-
-def settings() -> dict[str, Setting]:
-    """Return by name what is to be timed; each makes a stack run its way."""
-
-    def plain(stack: Stack) -> None:
-        autockpt.remove(stack)
-        stack.call = None
-
-    def planned(stack: Stack, blocks: range, check: Literal["sampled", "never"] = "sampled") -> None:
-        plain(stack)
-        autockpt.apply(stack, plan=Plan(segments=tuple(_segment(stack, number) for number in blocks)), check=check)
-
-    def peer(stack: Stack, preserve: bool) -> None:
-        plain(stack)
-        stack.call = functools.partial(torch_checkpoint, preserve_rng_state=preserve)
-
-    def twice(stack: Stack) -> None:
-        plain(stack)
-        stack.call = forward_again
-
-    return {
-        "plain": plain,
-        "forward run twice": lambda stack: twice(stack),
-        SAMPLED: lambda stack: planned(stack, range(DEPTH)),
-        NEVER: lambda stack: planned(stack, range(DEPTH), "never"),
-        "autockpt, kept calls": lambda stack: planned(stack, range(DEPTH - 1, DEPTH)),
-        "torch": lambda stack: peer(stack, True),
-        "torch, preserve_rng_state=False": lambda stack: peer(stack, False),
-    }
-
-
-def forward_again(block: nn.Module, hidden: Tensor, mask: Tensor) -> Tensor:
-    """Run `block`, and once more when backward comes to it, as a replay does; the second result is let go."""
-    out: Tensor = block(hidden, mask)
-    given = hidden.detach().requires_grad_()
-
-    def again(gradient: Tensor) -> None:
-        with torch.enable_grad():
-            block(given, mask)
-
-    out.register_hook(again)
-    return out
-
-
-def _segment(stack: Stack, number: int) -> Segment:
-    buffers = tuple(name for name, _ in stack.named_buffers() if name.startswith(f"blocks.{number}."))
-    return Segment(calls=(f"blocks.{number}#0",), buffers=buffers)
+            seconds = [f"{cost['forward']:.0f}", f"{cost['backward']:.0f}", f"{total:.0f}"]
+            rows.append([name, which, *seconds, f"{calls[name][which]['python']:.0f}", *ratios])
+    heads = ["block", "recomputed by", "forward, µs", "backward, µs", "both, µs", "Python calls"]
+    text = table([*heads, "sampled / this", "never / this"], rows)
+    write(Path(__file__).parent, {"microseconds_per_call": raw, "calls_per_call": calls}, text)
 
 
 def time_block(
