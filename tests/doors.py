@@ -33,6 +33,12 @@ from autockpt._cli.doctor import SeenDevice as DoctorDevice
 from autockpt._cli.doctor import lines as doctor_lines
 from autockpt._cli.doctor import problems as doctor_problems
 from autockpt._cli.screen import progress, tell
+from autockpt._compiled.problem import state as state_joint_step
+from autockpt._compiled.regions import regions
+from autockpt._compiled.regions import ways as region_ways
+from autockpt._compiled.step import JointStep
+from autockpt._compiled.step import Operator as JointOperator
+from autockpt._compiled.step import levels as joint_levels
 from autockpt._cuts.offers import offers
 from autockpt._cuts.revolve import fewest_runs, revolve
 from autockpt._data import files as data_files
@@ -118,6 +124,11 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._compare import check as compare_check
     from autockpt._compare.checks import Checking, ReplayChecks
     from autockpt._compare.hidden import HookState
+    from autockpt._compiled.dry import trace as trace_joint_graphs
+    from autockpt._compiled.hold import held_by as compiled_hold_of
+    from autockpt._compiled.partition import Partition, eager_backend
+    from autockpt._compiled.plan import make_plan as make_compiled_plan
+    from autockpt._compiled.reading import read as read_joint_graphs
     from autockpt._device import AllocatorTape, Clock, Device, HostClock, device_of, planned_device, rounded
     from autockpt._device import Event as AllocatorEvent
     from autockpt._device import clock as device_clock
@@ -192,6 +203,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.spilled_step import SpilledStep
     from autockpt._stash.waiting import Waiting
     from autockpt._tables.lifetimes import Lifetimes, lifetimes
+    from autockpt._torch_private.compiling import CompileSettings
     from autockpt._train import request as train_request
     from autockpt._train.known import History, Known, Ready
     from autockpt._train.machine import Decision, step_begins, step_ends, step_grows

@@ -13,7 +13,7 @@ import pytest
 LIBRARY = Path(__file__).parent.parent / "autockpt"
 ROOMS = (
     *("_batches", "_calls", "_check", "_choose", "_cli", "_compare", "_data", "_device", "_fit", "_frames", "_install"),
-    *("_cuts", "_dataflow", "_found", "_index", "_link", "_nested", "_replays", "_tables"),
+    *("_compiled", "_cuts", "_dataflow", "_found", "_index", "_link", "_nested", "_replays", "_tables"),
     *("_optimizer", "_ranks", "_record", "_show", "_stash", "_tell", "_torch_private", "_train", "_watch", "_world"),
     "solvers",
 )

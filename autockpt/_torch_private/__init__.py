@@ -3,6 +3,7 @@
 `tests/frames/test_torch_private.py` tests each of them, and `tests/world` those for ranks that are not there, so a new
 torch version fails there first.
 
+compiling.py   joint graphs of compiled steps: only who compiles imports it
 flags.py       flags that decide which kernels run, and in which precision
 frames.py      what frames need
 modes.py       function modes, dispatch modes and saved-tensors hooks of this thread

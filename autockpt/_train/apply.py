@@ -77,6 +77,7 @@ def apply(
 
     Args:
         model: any eager module; or several, in a list or by name: calls are then named ``0.block`` or ``unet.block``.
+            One that is compiled as a whole by backend ``aot_eager``, on a CPU, is held to its budget inside its graphs.
         budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device's memory (on a
             CPU, of the physical memory); ``"min"`` for the lowest peak that can be reached.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15. The plan has the lowest
@@ -121,9 +122,10 @@ def apply(
             would help, and the plan that reaches them. If the plan is made as step 3 begins, the forward there raises
             this error and those below, with the model as it was before `apply`.
         NotApplicable: `plan` is no plan, or names calls that the model does not have; `loss` is no function; or the
-            model cannot be planned: it is no module, has nothing to train, is compiled as a whole, is a part of a model
-            that is held to a budget, has such a part, is planned together with others that are not given, has lazy
-            modules that have not run yet, or has an RReLU and no `inputs`; or several models and `inputs` are given.
+            model cannot be planned: it is no module, has nothing to train, is compiled as a whole by another
+            backend or on a device, is a part of a model that is held to a budget, has such a part, is planned together
+            with others that are not given, has lazy modules that have not run yet, or has an RReLU and no `inputs`; or
+            several models and `inputs` are given.
         PinError: a pattern matches no call, no plan can honour the pins, or pins are given together with `plan`.
         ProfilingError: the model cannot be recorded, its forward or the loss fails on `inputs`, or `optimizer` is no
             optimizer.
@@ -144,7 +146,7 @@ def apply(
     terminal.install()
     _refuse_unclear(budget, max_overhead, plan, check)
     whole = as_one(model)
-    _refuse_as_it_is(whole, given=plan is not None)
+    _refuse_as_it_is(whole, given=plan is not None, more=(max_overhead, keep, recompute, loss, plan_for, offload))
     if plan is not None:
         apply_given(whole, plan, check, pinned=(keep, recompute), offload=offload)
         return model
@@ -179,7 +181,12 @@ def remove(model: M) -> M:
             names that forward. Or the plan is that of a larger model; or `model` is no module, or is one of several
             models without the others.
     """
-    uninstall(as_one(model))
+    whole = as_one(model)
+    if private.is_compiled(whole):
+        from .._compiled.hold import release  # who does not compile loads none of it
+
+        release(whole)
+    uninstall(whole)
     return model
 
 
@@ -189,9 +196,15 @@ def plan_of(model: Models) -> Plan | None:
     For one of several models that are planned together, this is the plan of all of them.
 
     Raises:
-        NotApplicable: `model` is no module.
+        NotApplicable: `model` is no module; or it is held to its budget inside what was compiled, where operators run
+            again and no calls. The message says what its plan is.
     """
-    return installed_plan(as_one(model))
+    whole = as_one(model)
+    if private.is_compiled(whole):
+        from .._compiled.hold import refuse_held
+
+        refuse_held(whole)
+    return installed_plan(whole)
 
 
 def goal_for(model: nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
@@ -220,6 +233,18 @@ def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: o
 
 def _hold(model: nn.Module, inputs: object, request: Request) -> None:
     """Hold a model to what is requested: with a plan for `inputs`, or with plans for the steps that it takes."""
+    if private.is_compiled(model):
+        from .._compiled.hold import CompiledRequest, hold
+
+        asked = CompiledRequest(
+            goal=request.goal,
+            optimizer=request.optimizer,
+            solver=request.solver,
+            seconds=request.seconds,
+            strict=request.strict,
+        )
+        hold(model, asked, inputs)
+        return
     refuse_unclear_pins(model, request.pins, request.offload)
     governor = Governor(request, model if isinstance(model, Together) else None)
     if inputs is None:
@@ -280,12 +305,19 @@ def _look_at_devices(model: nn.Module, goal: Goal) -> None:
         )
 
 
-def _refuse_as_it_is(model: nn.Module, *, given: bool) -> None:
+def _refuse_as_it_is(model: nn.Module, *, given: bool, more: tuple[object, ...]) -> None:
     """Refuse a model that is compiled as a whole, or that is part of a model that is held to a budget.
 
-    If the plan is `given`, a model compiled in place by ``module.compile()`` is accepted.
+    If the plan is `given`, a model compiled in place by ``module.compile()`` is accepted. Without one, a model is that
+    is compiled by a backend whose memory is predicted; `more` is then what cannot be asked of it.
     """
     compiled = [root for root in roots(model).values() if private.is_compiled(root)]
+    if compiled and not given and not isinstance(model, Together):
+        from .._compiled.hold import takes  # who does not compile loads none of it
+
+        if takes(model):
+            _refuse_more(more)
+            compiled = []
     if any(not given or hasattr(root, "_orig_mod") for root in compiled):
         raise NotApplicable(
             "the model is compiled as a whole, and no step inside a compiled forward can be recorded. Apply to the "
@@ -323,3 +355,13 @@ def _held_by(governor: Governor) -> list[nn.Module]:
     """Return the models that a governor holds to a budget; none for a copy that has not trained yet."""
     model = governor.model
     return [] if model is None or not governor.handle.patched else [*roots(model).values()]
+
+
+def _refuse_more(more: tuple[object, ...]) -> None:
+    """Refuse what cannot be asked of a model that is compiled as a whole."""
+    if any(each is not None and each != () for each in more):
+        raise NotApplicable(
+            "a model that is compiled as a whole takes a budget, inputs=, optimizer=, solver=, seconds= and strict=: "
+            "its plan has operators of compiled code, and no calls. Leave max_overhead=, keep=, recompute=, loss=, "
+            "plan_for= and offload= out, or apply to the model itself and compile it after that."
+        )

@@ -1,0 +1,64 @@
+"""Handing a choice to torch's own partitioner, and what comes out of it.
+
+Every operator of forward is told whether it runs again. What is saved follows: what backward, or an operator that runs
+again, reads of operators that do not.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy
+
+from .._torch_private import compiling as private
+from .reading import Traced, forward_of, storages_of
+
+
+def signature(joint: fx.GraphModule) -> str:
+    """Return a text that two joint graphs share where they have the same operators on the same shapes, in order."""
+    parts = hashlib.sha256()
+    for node in joint.graph.nodes:
+        values = [each for each in tree_leaves(node.meta.get("val")) if isinstance(each, torch.Tensor)]
+        looks = [(tuple(map(str, each.shape)), str(each.dtype), str(each.device)) for each in values]
+        target = str(node.target) if node.op == "call_function" else ""
+        parts.update(repr((node.op, target, looks)).encode())
+    return parts.hexdigest()
+
+
+def cut(joint: fx.GraphModule, again: Collection[int], inputs: Any = None, **more: Any) -> private.Graphs:
+    """Cut a joint graph in two, so that some of its operators run again in backward.
+
+    Args:
+        joint: in the form in which torch's partitioner cuts it; it is changed.
+        again: the operators, by their places among its nodes.
+        inputs: as the partitioner is given them.
+        more: likewise.
+    """
+    traced = Traced(joint=joint, n_outputs=more["num_fwd_outputs"])
+    nodes, wanted = traced.nodes, set(again)
+    made = {key for place in wanted for key in storages_of(nodes[place])}
+    runs_again = {nodes[place] for place in wanted}
+    for node in forward_of(traced):
+        own = set(storages_of(node))
+        view = bool(own) and own <= made and any(made & set(storages_of(each)) for each in node.all_input_nodes)
+        chosen = node in runs_again or view
+        node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE if chosen else CheckpointPolicy.MUST_SAVE
+        node.meta.pop("ac_graph_id", None)
+    return private.partitioned(joint, inputs, **more)
+
+
+def outcome(traced: Traced, again: Collection[int]) -> frozenset[int]:
+    """Return which operators of a joint graph run again if it is cut so, by their places; the graph stays as it is."""
+    joint = fx.GraphModule(traced.joint, copy.deepcopy(traced.joint.graph))
+    forward, backward = cut(joint, again, num_fwd_outputs=traced.n_outputs)
+    first = {node.name for node in forward.graph.nodes if node.op == "call_function"}
+    second = {node.name for node in backward.graph.nodes if node.op == "call_function"}
+    own = {node.name: place for place, node in enumerate(traced.nodes)}
+    late = {node.name for node in traced.nodes} - {node.name for node in forward_of(traced)}
+    return frozenset(own[name] for name in second - late if name in own and name in first)

@@ -1,0 +1,139 @@
+"""A dry pass: the compiler traces a copy of the model over fake tensors, and no kernel runs.
+
+model ─▶ copy, with fakes for parameters and buffers ─▶ torch.compile ─▶ joint graphs, and what crosses between them
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_map
+
+from .. import _torch_private as torch_private
+from .._calls.values import tensors
+from .._data.errors import NotApplicable
+from .._record.sandbox import Sandbox
+from .._torch_private import compiling as private
+from ..solvers.units import listed
+from .reading import Links, Traced
+
+
+def trace(
+    model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: bool | None = False
+) -> tuple[list[Traced], Links]:
+    """Trace the joint graphs of a training step of `model`, in the order in which forward reaches them.
+
+    Nothing of the model changes, nor do generators, nor what its code reaches. Modes and autocast of the caller are in
+    force.
+
+    Args:
+        model: the model.
+        args: by position; tensors in containers are replaced by fake ones.
+        kwargs: by keyword.
+        dynamic: as `torch.compile` takes it.
+
+    Returns:
+        The graphs, one for each call of one, and what a call hands to a later one.
+
+    Raises:
+        NotApplicable: parts of forward that are trained run outside of what is compiled; or forward reads the values
+            of tensors, or calls an operator that knows no fake ones.
+    """
+    mode = torch_private.new_fake_mode()
+    seen = _Seen()
+
+    def fake(value: Any) -> Any:
+        return mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
+
+    with Sandbox(model, inputs=[*args, *(kwargs or {}).values()], buffers=False), private.uncached():
+        own = {id(each): fake(each) for each in (*model.parameters(), *model.buffers())}
+        twin = copy.deepcopy(model, own)
+        given, named = tree_map(fake, (tuple(args), dict(kwargs or {})))
+        try:
+            with mode:
+                outputs = torch.compile(twin, backend=seen.backend, dynamic=dynamic)(*given, **named)
+        except private.NO_FAKES as error:
+            raise NotApplicable(
+                f"forward cannot be traced without values, and so no plan be made before it runs: {error}. Leave "
+                "branches on values of tensors (.item()) out of forward, or compile blocks one by one."
+            ) from error
+        _refuse_outside(outputs)
+    return seen.graphs, seen.links()
+
+
+def _refuse_outside(outputs: Any) -> None:
+    """Refuse a forward of which operators run outside of its graphs: what these hold is not predicted."""
+    todo = [each.grad_fn for each in tensors((outputs,)) if each.grad_fn is not None]
+    seen, outside = set[Any](), dict[str, None]()
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        todo += [each for each, _ in node.next_functions if each is not None]
+        if not node.name().startswith(INSIDE):
+            outside[node.name()] = None
+    if outside:
+        raise NotApplicable(
+            f"of the forward that is compiled parts run outside of its graphs, where these break: {listed(outside)}. "
+            "What they hold is not predicted. TORCH_LOGS=graph_breaks says where graphs break. Mend that, or compile "
+            "blocks one by one, block.compile(), and apply to the model."
+        )
+
+
+INSIDE = (
+    *("CompiledFunction", "torch::autograd::AccumulateGrad", "Alias", "View", "UnsafeView", "Transpose", "T", "Select"),
+    *("Slice", "Squeeze", "Unsqueeze", "Permute", "Expand"),
+)
+"""How the nodes of autograd begin that hold nothing outside of graphs: compiled code, parameters and views."""
+
+
+class _Seen:
+    """Notes each joint graph, and what each call of a compiled function is given and returns."""
+
+    def __init__(self) -> None:
+        self._graphs: list[Traced] = []
+        self._calls: list[tuple[int, tuple[Any, ...], tuple[Any, ...]]] = []
+        self._compiler = private.aot_backend(self._partition)
+
+    def _partition(self, joint: fx.GraphModule, inputs: Any, **more: Any) -> private.Graphs:
+        private.as_partitioned(joint)
+        self._graphs.append(Traced(joint=joint, n_outputs=more["num_fwd_outputs"]))
+        # What follows may change the graph that it is given.
+        return private.partitioned(fx.GraphModule(joint, copy.deepcopy(joint.graph)), inputs, **more)
+
+    def backend(self, graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        """Compile a graph of Dynamo's, and note what it is given and returns as it runs."""
+        number = len(self._graphs)
+        run: Callable[..., Any] = self._compiler(graph, inputs)
+        if len(self._graphs) == number:  # nothing in it requires gradients
+            return run
+
+        def noted(*args: Any) -> Any:
+            results = run(*args)
+            self._calls.append((number, args, tuple(results)))
+            return results
+
+        return noted
+
+    @property
+    def graphs(self) -> list[Traced]:
+        """The graph of each call, in order."""
+        return [self._graphs[number] for number, _, _ in self._calls]
+
+    def links(self) -> Links:
+        """Return which argument of a call is which output of an earlier one."""
+        made: dict[int, tuple[int, int]] = {}
+        found: dict[tuple[int, int], tuple[int, int]] = {}
+        for number, (_, args, results) in enumerate(self._calls):
+            for i, value in enumerate(args):
+                if isinstance(value, torch.Tensor) and (key := torch_private.storage_key(value)) in made:
+                    found[number, i] = made[key]
+            for i, value in enumerate(results):
+                if isinstance(value, torch.Tensor) and (key := torch_private.storage_key(value)):
+                    made.setdefault(key, (number, i))
+        return found

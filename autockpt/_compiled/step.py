@@ -1,0 +1,171 @@
+"""The joint graphs of one compiled step as data: operators in the order in which they run, and storages. No torch.
+
+    forward    f0  f1  f2 │ f3  f4      two graphs, one after the other
+    backward   b0  b1 │ b2  b3  b4      in the opposite order
+
+Views are no operators: they read and make the same storage. What stands before and after the step is no storage here:
+parameters, buffers, the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..solvers.errors import InvalidProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One operator of a joint graph.
+
+    Attributes:
+        name: its name in the graph.
+        module: qualified name of the module whose code called it; of one of backward, that of its forward.
+        graph: number of the call of its graph, in the order of forward.
+        place: index among the nodes of that graph.
+        seconds: of running it once, as a roofline says.
+        reads: storages that it reads, also through views.
+        makes: storages that it makes.
+        scratch_bytes: what its kernel holds for itself while it runs.
+        kept: whether it must not run a second time: it draws random numbers, writes to its arguments, or speaks to
+            other ranks, or nobody has promised that it does not.
+    """
+
+    name: str
+    module: str = ""
+    graph: int = 0
+    place: int = 0
+    seconds: float = 0.0
+    reads: tuple[int, ...] = ()
+    makes: tuple[int, ...] = ()
+    scratch_bytes: int = 0
+    kept: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointStep:
+    """The operators of a compiled step, and the storages between them.
+
+    Attributes:
+        forward: operators of forward, in order.
+        backward: operators of backward, in the order in which they run where nothing is recomputed.
+        storage_bytes: size of each storage.
+        outputs: storages that forward hands out. They stand until the step ends.
+        gradients: storages that backward hands out. They stand until the step ends.
+        crossing: storages that one graph hands to a later one. They stand until forward ends, and longer where an
+            operator of backward reads them.
+
+    Raises:
+        InvalidProblem: a storage is read before it is made, or made twice.
+    """
+
+    forward: tuple[Operator, ...]
+    backward: tuple[Operator, ...]
+    storage_bytes: tuple[int, ...]
+    outputs: frozenset[int] = frozenset()
+    gradients: frozenset[int] = frozenset()
+    crossing: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        made: set[int] = set()
+        for operator in (*self.forward, *self.backward):
+            missing = [storage for storage in operator.reads if storage not in made]
+            twice = [storage for storage in operator.makes if storage in made]
+            if missing or twice:
+                raise InvalidProblem(
+                    f"operator {operator.name!r} reads storages {missing} before they are made, or makes {twice} again"
+                )
+            made.update(operator.makes)
+
+    @cached_property
+    def maker(self) -> dict[int, int]:
+        """By storage that forward makes, the index of the operator that makes it."""
+        return {storage: i for i, each in enumerate(self.forward) for storage in each.makes}
+
+    @cached_property
+    def last_read(self) -> dict[int, int]:
+        """By storage that forward makes, the last operator of forward that makes or reads it."""
+        return {storage: i for i, each in enumerate(self.forward) for storage in (*each.makes, *each.reads)}
+
+    @cached_property
+    def backward_reads(self) -> dict[int, tuple[int, ...]]:
+        """By storage that forward makes and backward reads, the operators of backward that read it, in order."""
+        found: dict[int, list[int]] = {}
+        for k, operator in enumerate(self.backward):
+            for storage in dict.fromkeys(operator.reads):
+                if storage in self.maker:
+                    found.setdefault(storage, []).append(k)
+        return {storage: tuple(places) for storage, places in found.items()}
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of all operators of forward."""
+        return sum(operator.seconds for operator in self.forward)
+
+    def saved(self, again: Collection[int]) -> frozenset[int]:
+        """Return the storages that wait for backward if operators of forward run again, given by their indices."""
+        made = {storage for i in again for storage in self.forward[i].makes}
+        needed = set(self.backward_reads) | {storage for i in again for storage in self.forward[i].reads}
+        return frozenset(needed - made)
+
+    def bursts(self, again: Collection[int]) -> list[tuple[int, list[int]]]:
+        """Return what runs again, and before which operator of backward: as late as may be, in the order of forward.
+
+        Args:
+            again: operators of forward that may run again, by index.
+        """
+        wanted, made = set(again), set[int]()
+        places = {k for i in wanted for s in self.forward[i].makes for k in self.backward_reads.get(s, ())}
+        found = []
+        for k in sorted(places):
+            todo, burst = [*self.backward[k].reads], set[int]()
+            while todo:
+                i = self.maker.get(todo.pop(), -1)
+                if i in wanted and i not in made:
+                    made.add(i)
+                    burst.add(i)
+                    todo += self.forward[i].reads
+            if burst:
+                found.append((k, sorted(burst)))
+        return found
+
+
+def levels(step: JointStep, again: Collection[int]) -> list[int]:
+    """Return the bytes that stand while each operator runs, above what stood before the step.
+
+    It is the definition that plans are held to: each storage stands from the operator that makes it to the last one
+    that reads it.
+
+    Args:
+        step: the step.
+        again: operators of forward that run again, by index.
+    """
+    saved, runs = step.saved(again), [*step.forward]
+    stays = step.outputs | step.gradients
+    begin = len(runs)
+    bursts = dict(step.bursts(again))
+    for k, operator in enumerate(step.backward):
+        runs += [*(step.forward[i] for i in bursts.get(k, ())), operator]
+    last: dict[tuple[int, bool], int] = {}  # by storage, and whether it was made again
+    again_made = {storage for i in again for storage in step.forward[i].makes} - step.outputs
+    for t, operator in enumerate(runs):
+        for storage in (*operator.makes, *operator.reads):
+            late = t >= begin and storage in again_made
+            if t < begin or late or storage in saved or storage not in step.maker:
+                last[storage, late] = t
+    change = [0] * (len(runs) + 1)
+    for (storage, late), until in last.items():
+        made_in = range(begin, len(runs)) if late else range(len(runs))
+        born = next(t for t in made_in if storage in runs[t].makes)
+        end = len(runs) if storage in stays else until + 1
+        if storage in step.crossing and not late:
+            end = max(end, begin)
+        change[born] += step.storage_bytes[storage]
+        change[end] -= step.storage_bytes[storage]
+    found, level = [], 0
+    for difference, operator in zip(change, runs, strict=False):
+        level += difference
+        found.append(level + operator.scratch_bytes)
+    return found

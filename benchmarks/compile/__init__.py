@@ -1,0 +1,1 @@
+"""A byte budget inside compiled code: peaks, predicted and measured, and bits."""

@@ -1,0 +1,133 @@
+"""Train compiled models under budgets, and compare peaks with predictions and gradients with the compiled plain step.
+
+python -m benchmarks.compile.run            # all models; --models gpt2 unet for some
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import autockpt
+from autockpt import Infeasible
+from benchmarks.environment import environment, table, write
+from tests.zoo import SHORT, Case, build, loss_of
+
+FOLDER = Path(__file__).parent
+SHARES = (0.8, 0.6, 0.4)
+"""Budgets, as shares of what the compiled plain step adds."""
+
+SEED = 5
+
+
+def static_bytes(case: Case) -> int:
+    """Return the bytes of parameters, buffers and batch."""
+    held = [*case.model.parameters(), *case.model.buffers(), *case.kwargs.values()]
+    return sum({each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in held}.values())
+
+
+def trained(case: Case, compiled: Any) -> tuple[int, int, list[Tensor]]:
+    """Return the bytes that the first and the third step add, and what the third leaves."""
+    left: list[Tensor] = []
+
+    def step() -> None:
+        torch.manual_seed(SEED)
+        outputs = compiled(**case.kwargs)
+        loss = loss_of(outputs)
+        loss.backward()
+        left[:] = [loss.detach()]
+
+    buffers = [each.clone() for each in case.model.buffers()]
+    sizes = []
+    for _ in range(3):
+        case.model.zero_grad(set_to_none=True)
+        left.clear()
+        for own, before in zip(case.model.buffers(), buffers, strict=True):
+            own.data.copy_(before)
+        sizes.append(autockpt.measure(step).step_bytes)
+    left += [each.grad.clone() for each in case.model.parameters() if each.grad is not None]
+    left += [each.clone() for each in case.model.buffers()]
+    case.model.zero_grad(set_to_none=True)
+    return sizes[0], sizes[2], [*left, torch.get_rng_state()]
+
+
+def rows(name: str) -> dict[str, Any]:
+    """Train one model compiled, plain and under each budget."""
+    case = build(name, short=True)
+    torch.compiler.reset()
+    compiled: Any = torch.compile(case.model, backend="aot_eager")
+    first, plain, expected = trained(case, compiled)
+    found: dict[str, Any] = {"plain_bytes": plain, "plain_first_bytes": first}
+    for share in SHARES:
+        case = build(name, short=True)
+        torch.compiler.reset()
+        compiled, static = torch.compile(case.model, backend="aot_eager"), static_bytes(case)
+        began = time.process_time()
+        try:
+            autockpt.apply(compiled, static + int(share * plain), inputs=case.kwargs)
+        except Infeasible as error:
+            found[str(share)] = {"lowest_bytes": error.minimum_bytes - static}
+            continue
+        planning_seconds = time.process_time() - began
+        first, measured, left = trained(case, compiled)
+        found[str(share)] = {
+            "budget_bytes": int(share * plain),
+            "first_bytes": first,
+            "measured_bytes": measured,
+            "predicted_bytes": predicted(compiled) - static,
+            "equal": len(left) == len(expected) and all(map(torch.equal, left, expected)),
+            "planning_cpu_seconds": planning_seconds,
+        }
+    return found
+
+
+def predicted(compiled: Any) -> int:
+    """Return the predicted peak of the plan that a compiled model is held to, in bytes."""
+    from tests.doors import compiled_hold_of
+
+    hold = compiled_hold_of(compiled)
+    assert hold is not None and hold.plan is not None
+    return int(hold.plan.peak_bytes)
+
+
+def show(raw: dict[str, Any]) -> str:
+    """Return the rows as a table."""
+    lines = []
+    for name, found in raw["rows"].items():
+        for share in map(str, SHARES):
+            row = found[share]
+            lowest = row.get("lowest_bytes")
+            if lowest is not None:
+                lines.append([name, share, f"infeasible: {lowest / found['plain_bytes']:.3f}", "", "", "", ""])
+                continue
+            parts = [row[key] / found["plain_bytes"] for key in ("predicted_bytes", "measured_bytes", "first_bytes")]
+            within = "yes" if max(row["measured_bytes"], row["first_bytes"]) <= row["budget_bytes"] else "no"
+            equal = "yes" if row["equal"] else "no"
+            lines.append([name, share, *(f"{part:.4f}" for part in parts), within, equal])
+    heads = ["model", "budget", "predicted", "measured", "first step", "within", "bits equal"]
+    return table(heads, lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=[*SHORT])
+    asked, torch_threads = parser.parse_args(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    file = FOLDER / "results.json"
+    raw = json.loads(file.read_text()) if file.exists() and asked.models != [*SHORT] else {"rows": {}}
+    raw["environment"] = environment()
+    for name in asked.models:
+        raw["rows"][name] = rows(name)
+        print(show({"rows": {name: raw["rows"][name]}}), flush=True)
+        write(FOLDER, raw, show(raw))
+    torch.set_num_threads(torch_threads)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Joint graphs as torch traces them, read as one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.compiled.models import MODELS, language
+from tests.doors import CompileSettings, joint_levels, read_joint_graphs, trace_joint_graphs
+
+
+def test_graphs_are_one_step_and_linked() -> None:
+    torch.compiler.reset()
+    model, batch = MODELS["three graphs"]()
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    graphs, links = trace_joint_graphs(model, batch)
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(each.grad is None for each in model.parameters())
+    assert len(graphs) == 3
+    assert [(later, earlier) for (later, _), earlier in links.items()] == [(1, (0, 0)), (2, (1, 0))]
+    step = read_joint_graphs(graphs, links)
+    assert len(step.crossing) == 2
+    assert [each.graph for each in step.forward] == sorted(each.graph for each in step.forward)
+    assert [each.graph for each in step.backward] == sorted((each.graph for each in step.backward), reverse=True)
+    assert {"first.qkv", "second.wide", "head"} <= {each.module for each in step.forward}
+    draws = [each.name for each in step.forward if each.kept]
+    assert len(draws) == 4
+    assert all("dropout" in name for name in draws)
+    gradients = sum(step.storage_bytes[storage] for storage in step.gradients)
+    assert gradients - 4 == sum(each.numel() * 4 for each in model.parameters())  # and the one of the loss
+    assert joint_levels(step, ())[-1] == gradients + 4  # what the caller holds at the end: gradients, loss
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_how_a_module_was_compiled_is_known(in_place: bool) -> None:
+    model: Any = language()[0]
+    if in_place:
+        model.compile(backend="aot_eager", fullgraph=True, dynamic=False)
+    else:
+        model = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
+    settings = CompileSettings(model)
+    assert (settings.backend, settings.fullgraph, settings.dynamic) == ("aot_eager", True, False)
+    assert settings.attribute in vars(model)

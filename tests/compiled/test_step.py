@@ -1,0 +1,90 @@
+"""The problem that is made of joint graphs, held to the definition: each storage from its maker to its last reader."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autockpt.solvers import simulate
+from tests.doors import JointOperator, JointStep, joint_levels, region_ways, regions, state_joint_step
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> JointStep:
+    """Draw one or two graphs: forward reads what forward made, backward reads what anybody made."""
+    number, sizes = 0, list[int]()
+
+    def makes(most: int) -> tuple[int, ...]:
+        nonlocal number
+        made = tuple(range(number, number + draw(st.integers(1, most))))
+        number += len(made)
+        sizes.extend(draw(st.integers(0, 40)) for _ in made)
+        return made
+
+    graphs = draw(st.integers(1, 2))
+    forward, backward, of_graph = list[JointOperator](), list[JointOperator](), dict[int, int]()
+    border = draw(st.integers(1, 7))
+    for i in range(draw(st.integers(2, 8))):
+        graph = int(graphs == 2 and i >= border)
+        earlier = [s for s, g in of_graph.items() if g == graph or s % 3 == 0]
+        reads = tuple(draw(st.lists(st.sampled_from(earlier), unique=True, max_size=3))) if earlier else ()
+        own = makes(2)
+        of_graph |= dict.fromkeys(own, graph)
+        kept, seconds = draw(st.booleans()) and i % 3 == 0, draw(st.integers(0, 5)) / 8
+        forward.append(
+            JointOperator(name=f"f{i}", graph=graph, place=i, reads=reads, makes=own, kept=kept, seconds=seconds)
+        )
+    crossing = {s for each in forward for s in each.reads if of_graph[s] != each.graph}
+    later = list[int]()
+    for k in range(draw(st.integers(1, 8))):
+        graph = int(graphs == 2 and k < 4)
+        own_graph = [s for s, g in of_graph.items() if g == graph or (s in crossing and g < graph)]
+        reads = tuple(draw(st.lists(st.sampled_from([*own_graph, *later] or [0]), unique=True, max_size=3)))
+        made = makes(1)
+        later += made
+        backward.append(JointOperator(name=f"b{k}", graph=graph, place=100 + k, reads=reads, makes=made))
+    last = {s for s, g in of_graph.items() if draw(st.integers(0, 5)) == 0} - crossing
+    return JointStep(
+        forward=tuple(forward),
+        backward=tuple(backward),
+        storage_bytes=tuple(sizes),
+        outputs=frozenset(last),
+        gradients=frozenset(s for s in later if s % 2),
+        crossing=frozenset(crossing),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(step=steps(), data=st.data())
+def test_the_judge_says_at_least_what_stands(step: JointStep, data: st.DataObject) -> None:
+    """To the byte where at most one operator runs again at once: else the judge adds up what stands in a replay."""
+    stated = state_joint_step(step, static_bytes=7)
+    assert simulate(stated.problem, ()).peak_bytes == 7 + max(joint_levels(step, ()))
+    candidates = stated.problem.candidates
+    for number, again in enumerate(stated.again):
+        judged, stands = simulate(stated.problem, (number,)), 7 + max(joint_levels(step, again))
+        assert judged.peak_bytes >= stands
+        bursts = step.bursts(again)
+        if all(len(burst) == 1 for _, burst in bursts):
+            assert judged.peak_bytes == stands
+        assert judged.recompute_seconds == sum(step.forward[i].seconds for _, burst in bursts for i in burst)
+    chosen, covered = list[int](), set[int]()
+    for number in data.draw(st.permutations(range(len(candidates)))):
+        span = range(candidates[number].start, candidates[number].stop)
+        if covered.isdisjoint(span):
+            covered.update(span)
+            chosen.append(number)
+    assert simulate(stated.problem, chosen).peak_bytes >= 7 + max(joint_levels(step, stated.chosen(chosen)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(step=steps())
+def test_a_way_runs_nothing_again_that_must_not(step: JointStep) -> None:
+    for begin, end in regions(step):
+        assert 0 <= begin < end <= len(step.forward)
+        assert len({each.graph for each in step.forward[begin:end]}) == 1
+        for way in region_ways(step, begin, end):
+            for i in way:
+                operator = step.forward[begin + i]
+                assert begin + i < end and not operator.kept
+                assert all(step.last_read[s] < end and s not in step.outputs | step.crossing for s in operator.makes)
