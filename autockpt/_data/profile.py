@@ -41,6 +41,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         torch_version: version of torch.
         recorded: date and time, ISO 8601.
         recipe: how it was recorded, if it is shipped with autockpt.
+        samples: of the batch: the first dimension of its first tensor; None where that is not known, as in older files.
         plain_seconds: seconds of the plain step.
         host_slowdown: how many times as long the host takes for its own work as the one that costs of recomputing were
             measured on; None where that is not known.
@@ -78,7 +79,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     """
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
-    RARE: ClassVar[tuple[str, ...]] = ("host_slowdown", "world", "copies", "units", "own_replays")
+    RARE: ClassVar[tuple[str, ...]] = ("samples", "host_slowdown", "world", "copies", "units", "own_replays")
 
     def __post_init__(self) -> None:
         validate(self)

@@ -65,7 +65,9 @@ class Batches:
 
 
 def samples_of(profile: Profile) -> int | None:
-    """Return how many samples a shipped profile's batch has; None if the profile does not say."""
+    """Return how many samples a profile's batch has; a shipped one's recipe says it; None if nothing does."""
+    if profile.samples is not None:
+        return profile.samples
     found = re.match(r"\d+", profile.recipe.batch) if profile.recipe is not None else None
     return int(found[0]) if found else None
 
