@@ -44,6 +44,7 @@ from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.keys import split_key
 from autockpt._data.paces import paces_of
+from autockpt._data.profile import samples_of
 from autockpt._data.rooflines import IDLE_HOST, ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
@@ -64,7 +65,7 @@ from autockpt._fit import ways as fit_ways
 from autockpt._fit.accumulated import floor_bytes, gradients_of, later, mixes_samples
 from autockpt._fit.fit import find_fits, largest
 from autockpt._fit.held import held_by
-from autockpt._fit.sized import Batches, samples_of
+from autockpt._fit.sized import Batches
 from autockpt._fit.switches import switches
 from autockpt._fit.timed import carried, is_carried
 from autockpt._fit.ways import FitClock, splits_of

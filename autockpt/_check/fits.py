@@ -13,9 +13,8 @@ from .._calls.values import tensors
 from .._data.devices import devices_named, gpu_of
 from .._data.errors import ProfilingError
 from .._data.goal import refuse_no_number
-from .._data.profile import Profile
+from .._data.profile import Profile, samples_of
 from .._fit.fit import Fits, find_fits
-from .._fit.sized import samples_of
 from .._fit.steps import Recorded
 from .._optimizer.memory import Optimizers
 from .._record.recorder import profiles_for

@@ -64,7 +64,8 @@ def _below(wider: Candidates, asked: Asked, solve: Solve, first: Infeasible) -> 
     try:
         return solve(wider, pin(wider, asked.pins))
     except Infeasible as error:
-        raise (error if error.minimum_bytes < first.minimum_bytes else first) from None
+        lower = error.minimum_bytes < first.minimum_bytes
+        raise (error.carrying(one_level=first.plan) if lower else first) from None
 
 
 def _wider(found: Candidates, asked: Asked, budget_bytes: int, looking: Callable[[], Deadline]) -> Candidates | None:

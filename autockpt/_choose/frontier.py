@@ -11,7 +11,7 @@ from .._data.frontier import Frontier
 from .._data.goal import refuse_no_number, refuse_no_seconds
 from .._data.offload import Offload
 from .._data.plan import Plan
-from .._data.profile import Profile, refuse_no_profile
+from .._data.profile import Profile, refuse_no_profile, samples_of
 from ..solvers import parse_bytes
 from ..solvers.common import dominated_by
 from ..solvers.deadline import Deadline, Progress
@@ -104,7 +104,13 @@ def frontier(
     lowest = dominated_by(candidates.problem, solutions[-1].chosen)
     if every.road is not None:
         plans = list(_beside(every, solutions, solver, deadline))
-    return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest)
+    return Frontier(
+        model=profile.model,
+        solver=solver,
+        plans=tuple(plans),
+        dominated_by=lowest,
+        samples=samples_of(profile),
+    )
 
 
 def _refuse_unclear(solver: str, seconds: float, points: int) -> None:

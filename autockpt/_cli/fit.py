@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .._data.devices import DEVICES, devices_named, gpu_of
-from .._data.profile import Profile
+from .._data.profile import Profile, samples_of
 from ..solvers.errors import AutockptError
 from . import options
 from .ranks import Among, among
@@ -96,7 +96,6 @@ def fit(
     figures are those of each of so many ranks, and the batch is that of one; one process is enough to ask.
     """
     from .._fit.fit import find_fits
-    from .._fit.sized import samples_of
     from .._show.explain.fit import fit_page
 
     asked = among(ranks, shard)

@@ -220,7 +220,9 @@ class Acting:
         ready, lowest, forward, installed = decision.ready, decision.what == "Lowest", begins.forward, begins.installed
         assert ready is not None
         self.pipeline.planned()
-        self._said.once(said.LOWEST.format(decision.reason), where=lowest)
+        plan = ready.plan
+        price = f"{plan.recompute_overhead:.0%} slower" if plan.plain_seconds else "how much slower is not known"
+        self._said.once(said.LOWEST.format(price, decision.reason), where=lowest)
         stays = self._plans.history.current is ready and installed.plan is ready.plan
         rehearsed = stays or any(each is ready for each in self._put)
         if not stays:

@@ -6,7 +6,7 @@ from ..._data.frontier import Frontier
 from ..._data.paces import ASSUMED
 from ...solvers.units import format_bytes, format_seconds
 from ..page import YELLOW, Bar, Page, PageTable
-from .common import MODES, by_reason, caveats, how_timed, pace
+from .common import MODES, by_reason, caveats, how_timed, pace, rate
 
 
 def frontier_page(frontier: Frontier) -> Page:
@@ -59,6 +59,7 @@ def _rows(frontier: Frontier) -> list[dict[str, object]]:
             "freed_bytes": frontier.plain_peak_bytes - plan.peak_bytes,
             "recompute_seconds": plan.recompute_seconds,
             "recompute_overhead": plan.recompute_overhead,
+            "samples_per_second": frontier.samples_per_second(plan),
             "host_pace_seconds": plan.host_pace_seconds,
             "gap": plan.gap,
             "segments": len(plan.segments),
@@ -81,10 +82,13 @@ def _table(frontier: Frontier) -> PageTable:
         "freed": [format_bytes(frontier.plain_peak_bytes - plan.peak_bytes) for plan in plans],
         "recompute": [format_seconds(plan.recompute_seconds) for plan in plans],
         "of step": [Bar(f"{plan.recompute_overhead:.1%}", plan.recompute_overhead / dearest, YELLOW) for plan in plans],
+        "samples/s": [rate(frontier, plan) for plan in plans],
         "gap": ["-" if plan.gap is None else f"{plan.gap:.0%}" for plan in plans],
         "segments": [str(len(plan.segments)) for plan in plans],
         "solver": [plan.solver for plan in plans],
     }
+    if all(rated == "-" for rated in columns["samples/s"]):
+        del columns["samples/s"]
     title = "What each budget costs, as predicted; recompute: per step; of step: the recompute overhead"
     if all(plan.gap is None for plan in plans[1:]):
         del columns["gap"]  # only the plain plan has one, which says nothing
@@ -94,5 +98,5 @@ def _table(frontier: Frontier) -> PageTable:
         title=title,
         header=list(columns),
         rows=list(zip(*columns.values(), strict=True)),
-        least_told=("freed", "solver", "segments"),
+        least_told=("freed", "solver", "segments", "samples/s"),
     )

@@ -6,6 +6,7 @@ from ..._fit.fit import FitRow, Fits
 from ..._fit.ways import StepWay
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, PageTable, counted
+from .common import rated
 
 MOST_WAYS = 8
 """Rows of the table of ways; ``--json`` prints all."""
@@ -78,8 +79,7 @@ def lowest_bytes(row: FitRow) -> int:
 
 def rate(row: FitRow, way: StepWay | None) -> str:
     """Return the samples a second of a way; ``-`` where they are not known."""
-    fast = way.samples_per_second if way is not None and row.timed else None
-    return "-" if fast is None else f"{fast:.3g}" if fast < 1000 else f"{fast:.0f}"
+    return rated(way.samples_per_second if way is not None and row.timed else None)
 
 
 def slower_than_plain(row: FitRow, way: StepWay) -> float:
