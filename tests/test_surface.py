@@ -76,7 +76,7 @@ COMMANDS = {
     },
     "profile": {
         *("TARGET", "--mode", "--device", "--outputs-freed", "--optimizer", "--ranks", "--shard"),
-        *("-o", "--output", "--json"),
+        *("-o", "--output", "-v", "--verbose", "--json"),
     },
     "profiles": {"--json"},
     "solve": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -99,6 +100,7 @@ def fit(
     from .._show.explain.fit import fit_page
 
     asked = among(ranks, shard)
+    options.refuse_unclear(offload=offload)
     recorded: Recorded | None = None
     if names_function(source):
         recorded, profile = _recorded(source, asked, gpus, optimizer)
@@ -113,7 +115,7 @@ def fit(
         raise Misuse(f"{source} does not say how many samples its batch has; record it again by autockpt profile")
     with working() as tell:
         found = find_fits(profile, gpus, samples=samples, sizes=sizes, recorded=recorded, offload=offload, tell=tell)
-    page = fit_page(found, source)
+    page = fit_page(found, shlex.quote(source))
     return Result(page.document, page.brief, "" if found.fits else f"nothing fits {', '.join(gpus)}")
 
 

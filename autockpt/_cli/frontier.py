@@ -71,16 +71,24 @@ def frontier(
 
     if plot is not None:
         require_matplotlib()
+    options.refuse_unclear(*budgets, offload=offload)
     how.refuse_unless(names_function(source))
     profile = load(source, Profile, how=how)
+    total_bytes = options.device_bytes(profile)
     n_budgets = len(budgets) + 2 if budgets else points
     with progress(f"solving for {n_budgets} budgets", limit_seconds=seconds):
         found = find_frontier(
-            profile, solver=solver, points=points, budgets=budgets or None, seconds=seconds, offload=offload
+            profile,
+            solver=solver,
+            points=points,
+            budgets=budgets or None,
+            seconds=seconds,
+            total_bytes=total_bytes,
+            offload=offload,
         )
     asked = next(iter(budgets), None)
     for budget in budgets:
-        if parse_bytes(budget) < found.minimum_bytes:
+        if parse_bytes(budget, total_bytes=total_bytes) < found.minimum_bytes:
             tell(f"{budget} is left out: {solver!r} found no plan below {format_like(found.minimum_bytes, budget)}")
     write(output, found.save)
     write(plot, lambda path: found.plot().savefig(path, dpi=options.DPI))

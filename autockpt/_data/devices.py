@@ -62,9 +62,14 @@ class Gpu:
     bfloat16: bool = True
 
     @property
+    def total_bytes(self) -> int:
+        """What torch sees of its memory."""
+        return int(self.total_gib * GIB)
+
+    @property
     def budget_bytes(self) -> int:
         """What a training may be given, of which `apply` leaves the allocator its margin: all but the context."""
-        return int(self.total_gib * GIB - CONTEXT_BYTES)
+        return self.total_bytes - CONTEXT_BYTES
 
     @property
     def usable_bytes(self) -> int:
@@ -302,14 +307,7 @@ DEVICES: Mapping[str, Gpu] = {
 }
 """Each device by its name."""
 
-ALSO: Mapping[str, str] = {
-    "a100": "a100-80gb",
-    "v100": "v100-16gb",
-    "rtx-a5000": "a5000",
-    "rtx-a6000": "a6000",
-    "pro-6000": "rtx-pro-6000",
-    "6000-ada": "rtx6000-ada",
-}
+ALSO: Mapping[str, str] = {"a100": "a100-80gb", "v100": "v100-16gb"}
 """Names that say too little, and what they stand for; profiles have them."""
 
 
@@ -325,8 +323,8 @@ def named(name: str) -> str:
     """
     wanted = _bare(name)
     known = {_bare(each): each for each in DEVICES} | {_bare(each): full for each, full in ALSO.items()}
-    known |= {bare.removeprefix("rtx"): each for bare, each in known.items()}
     known |= {_bare(gpu.title): each for each, gpu in DEVICES.items()}
+    known |= {bare.removeprefix("rtx"): each for bare, each in known.items()}
     if wanted in known:
         return known[wanted]
     near = dict.fromkeys(known[each] for each in difflib.get_close_matches(wanted, known, n=3, cutoff=0.5))
