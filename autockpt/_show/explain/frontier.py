@@ -70,25 +70,31 @@ def _rows(frontier: Frontier) -> list[dict[str, object]]:
     ]
 
 
+def _rates(frontier: Frontier) -> dict[str, list[str | Bar]]:
+    """Return the column of samples a second; none where they are not known."""
+    if frontier.samples_per_second(frontier.plans[0]) is None:
+        return {}
+    rates: list[str | Bar] = [rate(frontier, plan) for plan in frontier.plans]
+    return {"samples/s": rates}
+
+
 def _table(frontier: Frontier) -> PageTable:
     plans = frontier.plans
     shares = [_share(plan.peak_bytes, frontier) for plan in plans]
     dearest = max(plan.recompute_overhead for plan in plans) or 1
-    names: list[str | Bar] = ["plain", *[""] * (len(plans) - 2), "minimum"]
+    rates = _rates(frontier)
     columns: dict[str, list[str | Bar]] = {
-        "plan": names[: len(plans)],
+        "plan": ["plain", *[""] * (len(plans) - 2), "minimum"][: len(plans)],
         "peak": [Bar(format_bytes(plan.peak_bytes), share) for plan, share in zip(plans, shares, strict=True)],
         "of plain": [f"{share:.1%}" for share in shares],
         "freed": [format_bytes(frontier.plain_peak_bytes - plan.peak_bytes) for plan in plans],
         "recompute": [format_seconds(plan.recompute_seconds) for plan in plans],
         "of step": [Bar(f"{plan.recompute_overhead:.1%}", plan.recompute_overhead / dearest, YELLOW) for plan in plans],
-        "samples/s": [rate(frontier, plan) for plan in plans],
+        **rates,
         "gap": ["-" if plan.gap is None else f"{plan.gap:.0%}" for plan in plans],
         "segments": [str(len(plan.segments)) for plan in plans],
         "solver": [plan.solver for plan in plans],
     }
-    if all(rated == "-" for rated in columns["samples/s"]):
-        del columns["samples/s"]
     title = "What each budget costs, as predicted; recompute: per step; of step: the recompute overhead"
     if all(plan.gap is None for plan in plans[1:]):
         del columns["gap"]  # only the plain plan has one, which says nothing
@@ -98,5 +104,5 @@ def _table(frontier: Frontier) -> PageTable:
         title=title,
         header=list(columns),
         rows=list(zip(*columns.values(), strict=True)),
-        least_told=("freed", "solver", "segments", "samples/s"),
+        least_told=("freed", "solver", "segments", *rates),
     )
