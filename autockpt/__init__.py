@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     # _HOME once more, for type checkers and editors, which do not run it; a test holds that both agree. `as` says that
     # a name is handed on, and sorting would give each of them a line of its own.
     # isort: off
+    from ._check.fits import fit as fit
     from ._check.measure import Measurement as Measurement, measure as measure
     from ._check.verify import Verification as Verification, verify as verify
     from ._choose.frontier import frontier as frontier
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ._world import profile as profile
     from ._train.apply import apply as apply, plan_of as plan_of, remove as remove
     from ._tell.report import Report as Report, report as report
+    from ._fit.fit import Fits as Fits
     from ._frames.thread import is_recomputing as is_recomputing
     from ._install.recompute import recompute as recompute
     from ._check.max_batch import MaxBatch as MaxBatch, max_batch as max_batch
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "_check.fits": ("fit",),
     "_check.measure": ("Measurement", "measure"),
     "_check.verify": ("Verification", "verify"),
     "_choose.frontier": ("frontier",),
@@ -77,6 +80,7 @@ _HOME = {
     "_world": ("profile",),
     "_train.apply": ("apply", "plan_of", "remove"),
     "_tell.report": ("Report", "report"),
+    "_fit.fit": ("Fits",),
     "_frames.thread": ("is_recomputing",),
     "_install.recompute": ("recompute",),
     "_check.max_batch": ("MaxBatch", "max_batch"),
@@ -91,7 +95,19 @@ _HOME = {
 }
 """The public names, by the module that they live in."""
 
-_DOORS = {"apply", "frontier", "max_batch", "measure", "plan_of", "profile", "remove", "report", "solve", "verify"}
+_DOORS = {
+    "apply",
+    "fit",
+    "frontier",
+    "max_batch",
+    "measure",
+    "plan_of",
+    "profile",
+    "remove",
+    "report",
+    "solve",
+    "verify",
+}
 """Functions whose errors come out without the frames inside."""
 
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

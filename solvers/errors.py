@@ -75,6 +75,8 @@ class Infeasible(_Told):
         dominated_by: the step that has that lowest peak, in words.
         chosen: indices of the candidates that reach it; None where a frontier was asked for it.
         plan: the plan that reaches it, ready for `autockpt.apply`; None where only solvers were asked.
+        one_level: the plan with the lowest peak at one level, where that of `plan` is lower since replays go in parts;
+            else None.
         notes: what kept the solver from looking further, in words.
         pins: those that bind the solver, as they were given.
         unpinned_minimum_bytes: the lowest peak that the solver reaches without them; None where there are none.
@@ -93,6 +95,7 @@ class Infeasible(_Told):
     dominated_by: str
     chosen: tuple[int, ...] | None = None
     plan: Any = None
+    one_level: Any = None
     notes: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     unpinned_minimum_bytes: int | None = None
@@ -113,7 +116,7 @@ class Infeasible(_Told):
         return step if step.startswith("the ") else f"the {step}"
 
     def _lines(self) -> Iterator[str]:
-        from .units import at_least, format_bytes, is_decimal  # which raises errors of here
+        from .units import format_bytes, is_decimal  # which raises errors of here
 
         decimal = is_decimal(self.asked)
         asked = self.asked or format_bytes(round(self.budget_bytes / (1 - self.margin)))
@@ -135,8 +138,7 @@ class Infeasible(_Told):
                 yield f"Kept are {kept}"
         else:
             yield f"it stands at {self.dominated_by}"
-        enough = at_least(math.ceil(self.minimum_bytes / (1 - self.margin)), decimal=decimal)
-        yield f"Ask for budget={enough!r}, or for 'min'" + (
+        yield self._budgets(decimal) + (
             "" if self.advice else ", or lower what stands there: a smaller batch, a lighter optimizer"
         )
         yield from self.advice[1 : 1 + MOST_ADVICE - bool(self.notes) - bool(self.own_replays)]
@@ -144,6 +146,24 @@ class Infeasible(_Told):
             yield f"Note that {self.notes[0]}"
         if self.kept:
             yield KEPT
+
+    def _budgets(self, decimal: bool) -> str:
+        """Say which budgets have plans, and what they cost: the lowest at one level, and the lowest of all."""
+        from .units import at_least
+
+        def budget(minimum_bytes: int) -> str:
+            return repr(at_least(math.ceil(minimum_bytes / (1 - self.margin)), decimal=decimal))
+
+        price = f": {_price(self.plan)}" if _price(self.plan) else ""
+        if self.one_level is None:
+            return f"Ask for budget={budget(self.minimum_bytes)}, or for 'min'{price}"
+        one = f"budget={budget(self.one_level.peak_bytes)}, {_price(self.one_level)}"
+        return f"Ask for {one}; or for {budget(self.minimum_bytes)}, or 'min', where replays go in parts{price}"
+
+
+def _price(plan: Any) -> str:
+    """Say how much slower the step is under a plan; empty where no seconds are known."""
+    return f"{plan.recompute_overhead:.0%} slower" if plan is not None and plan.plain_seconds else ""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -44,13 +44,14 @@ from autockpt._cuts.revolve import fewest_runs, revolve
 from autockpt._data import files as data_files
 from autockpt._data import terminal
 from autockpt._data.copies import CopiedTensors
-from autockpt._data.devices import DEVICES, UnknownDevice
+from autockpt._data.devices import DEVICES, UnknownDevice, gpu_of, of_memory
 from autockpt._data.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.host_seconds import HostSeconds
 from autockpt._data.keys import split_key
 from autockpt._data.paces import QUEUE, host_mode, paces_of
+from autockpt._data.profile import samples_of
 from autockpt._data.rooflines import IDLE_HOST, ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
@@ -67,12 +68,14 @@ from autockpt._data.tables import (
 )
 from autockpt._dataflow.min_cut import hull
 from autockpt._fit import fit as fit_room
-from autockpt._fit.fit import Fit, largest
-from autockpt._fit.fit import fit as fit_devices
+from autockpt._fit import ways as fit_ways
+from autockpt._fit.accumulated import floor_bytes, gradients_of, later, mixes_samples
+from autockpt._fit.fit import find_fits, largest
 from autockpt._fit.held import held_by
-from autockpt._fit.sized import Batches, samples_of
+from autockpt._fit.sized import Batches
 from autockpt._fit.switches import switches
 from autockpt._fit.timed import carried, is_carried
+from autockpt._fit.ways import FitClock, splits_of
 from autockpt._index import profile_index
 from autockpt._index.products import multiplies
 from autockpt._index.profile_index import Index as ProfileIndex

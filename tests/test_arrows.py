@@ -93,7 +93,7 @@ LEFT_OF = {
     "_install": {"_data", "_torch_private", "_device", "_calls", "_stash", "_found", "_frames", "_nested", "_compare"},
     "_tell": {"_data", "_index", "_torch_private", "_device", "_calls", "solvers", "_choose", "_frames", "_install"},
     "_train": BELOW_TRAIN,
-    "_check": BELOW_TRAIN | {"_train"},
+    "_check": BELOW_TRAIN | {"_train", "_world", "_fit"},
     "_show": {"_data", "_index", "_record", "solvers", "_replays", "_choose", "_fit", "_tell", "_train", "_check"},
     "_cli": {
         "_data",

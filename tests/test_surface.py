@@ -19,6 +19,7 @@ from tests.doors import HOMES
 NAMES = {
     "AutockptError",
     "BudgetError",
+    "Fits",
     "Frontier",
     "Goal",
     "GrowthError",
@@ -47,6 +48,7 @@ NAMES = {
     "Verification",
     "__version__",
     "apply",
+    "fit",
     "frontier",
     "is_recomputing",
     "max_batch",
@@ -67,14 +69,14 @@ COMMANDS = {
         *("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json"),
         *("-v", "--verbose", "--mode", "--device", "--optimizer", "--ranks", "--shard"),
     },
-    "fit": {"SOURCE", "--gpu", "--batch", "--optimizer", "--offload", "--ranks", "--shard", "--json"},
+    "fit": {"SOURCE", "--gpu", "--samples", "--batch", "--optimizer", "--offload", "--ranks", "--shard", "--json"},
     "frontier": {
         *("SOURCE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "-v", "--verbose"),
         *("--json", "--mode", "--device", "--optimizer", "--offload", "--ranks", "--shard"),
     },
     "profile": {
         *("TARGET", "--mode", "--device", "--outputs-freed", "--optimizer", "--ranks", "--shard"),
-        *("-o", "--output", "--json"),
+        *("-o", "--output", "-v", "--verbose", "--json"),
     },
     "profiles": {"--json"},
     "solve": {

@@ -70,5 +70,5 @@ def test_the_error_that_is_shown_has_the_lines_of_today() -> None:
     with pytest.raises(autockpt.Infeasible) as caught:
         autockpt.apply(found["GPT2LMHeadModel"](found["config"]), "1MB", inputs=next(found["batches"](1)))
     (shown,) = (text for text in blocks("troubleshooting.md", "text") if text.startswith("budget 1MB"))
-    today, page = (re.sub(r"[\d.]+ ?[KMG]i?B", "…", text).splitlines() for text in (str(caught.value), shown))
+    today, page = (re.sub(r"[\d.]+(?: ?[KMG]i?B|%)", "…", text).splitlines() for text in (str(caught.value), shown))
     assert today[0] == page[0] and today[2:] == page[2:] and today[1].startswith("  there stand ")

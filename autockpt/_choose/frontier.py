@@ -11,7 +11,7 @@ from .._data.frontier import Frontier
 from .._data.goal import refuse_no_number, refuse_no_seconds
 from .._data.offload import Offload
 from .._data.plan import Plan
-from .._data.profile import Profile, refuse_no_profile
+from .._data.profile import Profile, refuse_no_profile, samples_of
 from ..solvers import parse_bytes
 from ..solvers.common import dominated_by
 from ..solvers.deadline import Deadline, Progress
@@ -90,8 +90,7 @@ def frontier(
         solutions = sweep(candidates, until)
     else:
         solutions = sweep_by_clocks(candidates, solver, until, sweep)
-    operators, proven_seconds = lay_out(candidates.index), 0.0
-    plans: list[Plan] = []
+    operators, proven_seconds, plans = lay_out(candidates.index), 0.0, list[Plan]()
     for i, solution in enumerate(solutions):
         limit_seconds = min(deadline.left / (len(solutions) - i), BOUND_SECONDS)
         found = None if i else 0.0
@@ -104,7 +103,8 @@ def frontier(
     lowest = dominated_by(candidates.problem, solutions[-1].chosen)
     if every.road is not None:
         plans = list(_beside(every, solutions, solver, deadline))
-    return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest)
+    samples = samples_of(profile)
+    return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest, samples=samples)
 
 
 def _refuse_unclear(solver: str, seconds: float, points: int) -> None:

@@ -173,7 +173,10 @@ def _best(found: Candidates, asked: Asked, began: Deadline) -> Choice:
             choice = _at_level(every, asked, began.again(asked.seconds))
             best = choice if best is None or worth(choice[1], asked) < worth(best[1], asked) else best
         except Infeasible as error:
-            missed = error if missed is None or error.minimum_bytes < missed.minimum_bytes else missed
+            if missed is None:
+                missed = error
+            elif error.minimum_bytes < missed.minimum_bytes:
+                missed = error.carrying(one_level=missed.plan)
         looking = for_candidates(asked.seconds, began.progress, began.clock)
         every = with_parts(found, asked, best or missed, looking) if every is found else None
     try:

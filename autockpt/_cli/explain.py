@@ -71,6 +71,7 @@ def explain(
         raise click.UsageError("--solver goes with --budget or --max-overhead")
     if plot is not None:
         require_matplotlib()
+    options.refuse_unclear(budget, max_overhead=max_overhead)
     how.refuse_unless(any(map(names_function, filter(None, [source, profile_source]))))
     wanted = WantedPlan(budget=budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
     shown, profile = _planned(source, *_loaded(source, profile_source, how), wanted)
@@ -121,7 +122,7 @@ def _planned(source: str, shown: Shown, profile: Profile | None, wanted: WantedP
     if isinstance(shown, Frontier):
         return shown.within(wanted.budget, max_overhead=wanted.max_overhead), profile
     with progress("solving", limit_seconds=wanted.seconds):
-        return door(solve)(shown, **wanted._asdict()), shown
+        return door(solve)(shown, total_bytes=options.device_bytes(shown), **wanted._asdict()), shown
 
 
 def _draw(shown: Shown, profile: Profile | None, path: str) -> None:

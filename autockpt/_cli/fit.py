@@ -1,33 +1,36 @@
-"""``autockpt fit``: which devices hold a step, how much slower, and with how large a batch. Runs no step."""
+"""``autockpt fit``: how a step is taken fastest on devices, and with how large a batch. Runs no step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import shlex
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from .._data.devices import DEVICES, UnknownDevice, named, of_memory
-from .._data.profile import Profile
+from .._data.devices import DEVICES, devices_named, gpu_of
+from .._data.profile import Profile, samples_of
+from ..solvers.errors import AutockptError
 from . import options
 from .ranks import Among, among
 from .ranks import options as rank_options
-from .recording import record_among, record_for
-from .screen import working
+from .recording import NO_VALUES_IN_FIT, record_among
+from .screen import progress, working
 from .source import load
-from .target import Target, build, names_function
+from .target import build, calling, names_function
 from .verb import Misuse, Result, verb
+
+if TYPE_CHECKING:
+    from .._fit.steps import Recorded
 
 
 def _gpus(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str]:
     """Read devices, several in one word or in several."""
-    names = [each for word in value for each in word.split(",") if each.strip()]
-    if value and not names:
+    if value and not "".join(value).replace(",", "").strip():
         raise click.BadParameter(f"{value[0]!r} names no device, such as rtx4090", ctx, param)
     try:
-        return list(dict.fromkeys(each for name in names for each in of_memory(name) or [named(name)]))
-    except UnknownDevice as error:
+        return devices_named(value)
+    except AutockptError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
 
@@ -49,7 +52,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @verb(
     "autockpt fit gpt2-xl --gpu 24GB",
     "autockpt fit gpt2-xl --gpu rtx4090,a100-80gb,h100",
-    "autockpt fit train.py:build --gpu rtx4090 --batch 4,8",
+    "autockpt fit train.py:build --gpu rtx4090 --samples 8,64",
     "autockpt fit train.py:build --gpu 24GB --ranks 8",
 )
 @options.source
@@ -60,16 +63,17 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     metavar="NAMES",
     callback=_gpus,
     shell_complete=_complete,
-    help=f"Devices, separated by commas: {', '.join(DEVICES)}; or an amount, as 24GB, for those that have so much. "
-    "All of them, where none is given.",
+    help=f"Devices, separated by commas: {', '.join(DEVICES)}; or an amount, as 24GB, for those that have so much; "
+    "where none has, it is memory without seconds. All of them, where none is given.",
 )
 @click.option(
+    "--samples",
     "--batch",
     "sizes",
     multiple=True,
     metavar="SAMPLES",
     callback=_sizes,
-    help="Samples in a batch, separated by commas; as recorded, where none is given.",
+    help="Samples of one step of the optimizer, separated by commas; as recorded, where none is given.",
 )
 @options.optimizer
 @options.offload
@@ -83,51 +87,59 @@ def fit(
     ranks: int | None,
     shard: Any,
 ) -> Result:
-    """Say which devices hold a training step, how much slower it is there, and how large a batch may be.
+    """Say how a training step is taken fastest on devices, how fast that is, and how large a batch may be.
+
+    A step takes its samples at once, or in equal microbatches whose gradients add up; each plain, or under a plan.
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
     file.py:function. A step of the function's model is recorded without running it; torch is imported only for that.
     All figures are predicted. What the switches of other libraries would do is shown beside our plan. With --ranks the
     figures are those of each of so many ranks, and the batch is that of one; one process is enough to ask.
     """
-    from .._fit.fit import fit as find
-    from .._fit.sized import samples_of
+    from .._fit.fit import find_fits
     from .._show.explain.fit import fit_page
 
-    gpus = gpus or list(DEVICES)
-    timed: Callable[[str], Profile] | None = None
     asked = among(ranks, shard)
+    options.refuse_unclear(offload=offload)
+    recorded: Recorded | None = None
     if names_function(source):
-        samples, recorded = _recorded(source, asked, gpus, optimizer)
-        timed, profile = recorded.__getitem__, recorded[gpus[0]]
+        recorded, profile = _recorded(source, asked, gpus, optimizer)
     else:
         if asked is not None:
             raise click.UsageError("--ranks goes with file.py:function; a profile was recorded already")
         if optimizer is not None:
             raise click.UsageError("--optimizer goes with file.py:function; a profile has counted its own")
         profile = load(source, Profile)
-        samples = samples_of(profile)
+    samples = samples_of(profile)
     if sizes and samples is None:
-        raise Misuse(f"{source} does not say how many samples its batch has; --batch goes with file.py:function")
+        raise Misuse(f"{source} does not say how many samples its batch has; record it again by autockpt profile")
     with working() as tell:
-        found = find(profile, gpus, samples=samples, sizes=sizes, timed=timed, offload=offload, tell=tell)
-    page = fit_page(found, source)
-    return Result(page.document, page.brief)
+        found = find_fits(profile, gpus, samples=samples, sizes=sizes, recorded=recorded, offload=offload, tell=tell)
+    page = fit_page(found, shlex.quote(source))
+    return Result(page.document, page.brief, "" if found.fits else f"nothing fits {', '.join(gpus)}")
 
 
-def _recorded(
-    source: str, asked: Among | None, gpus: list[str], optimizer: str | None
-) -> tuple[int | None, dict[str, Profile]]:
-    """Record a step without running it; return its number of samples, and its profile with each device's seconds."""
+def _recorded(source: str, asked: Among | None, gpus: list[str], optimizer: str | None) -> tuple[Recorded, Profile]:
+    """Record a step without running it; return what records it at other sizes, and its profile for the first device."""
     if asked is not None:
-        made, found = record_among(source, asked, gpus, optimizer)
-        return _samples(made), dict(zip(gpus, found, strict=True))
+        return _recorded_among(source, asked, gpus, optimizer)
     made = build(source)
-    return _samples(made), record_for(source, made, gpus, optimizer=optimizer)
+    from .._check.fits import first_of, recorded_by
+    from .._world.rank import OnRank
+
+    recorded = recorded_by(OnRank(made.model, made.inputs, made.loss, optimizer or made.optimizer), gpus)
+    what = f"a step of {type(made.model).__name__}"
+    with progress(f"recording {what}, without running it"), calling(f"a step of {source}", NO_VALUES_IN_FIT):
+        return recorded, first_of(recorded, gpus)
 
 
-def _samples(made: Target) -> int | None:
-    """Return the first dimension of the first tensor of a batch; None if it has no tensor with dimensions."""
-    from .._record.step import training_step
+def _recorded_among(source: str, asked: Among, gpus: list[str], optimizer: str | None) -> tuple[Recorded, Profile]:
+    """Do so on one rank of several, whose model is given up for that: other sizes are worked out."""
+    timed: list[str | None] = [gpu for gpu in gpus if gpu_of(gpu).roofline is not None] or [None]
+    found = dict(zip(timed, record_among(source, asked, timed, optimizer)[1], strict=True))
+    first = next(iter(found.values()))
 
-    return next((each.shape[0] for each in training_step(made.model, made.inputs, None).inputs() if each.dim()), None)
+    def recorded(gpu: str, size: int | None) -> Profile | None:
+        return found.get(gpu, first) if size is None else None
+
+    return recorded, found.get(gpus[0], first)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from .._data.document import require_matplotlib
+from .._data.frontier import Frontier
 from .._data.profile import Profile
 from ..solvers.units import at_least, format_like, parse_bytes
 from . import options, solving
@@ -71,17 +74,15 @@ def frontier(
 
     if plot is not None:
         require_matplotlib()
+    options.refuse_unclear(*budgets, offload=offload)
     how.refuse_unless(names_function(source))
     profile = load(source, Profile, how=how)
+    more: dict[str, Any] = {"total_bytes": options.device_bytes(profile), "offload": offload}
     n_budgets = len(budgets) + 2 if budgets else points
     with progress(f"solving for {n_budgets} budgets", limit_seconds=seconds):
-        found = find_frontier(
-            profile, solver=solver, points=points, budgets=budgets or None, seconds=seconds, offload=offload
-        )
+        found = find_frontier(profile, solver=solver, points=points, budgets=budgets or None, seconds=seconds, **more)
     asked = next(iter(budgets), None)
-    for budget in budgets:
-        if parse_bytes(budget) < found.minimum_bytes:
-            tell(f"{budget} is left out: {solver!r} found no plan below {format_like(found.minimum_bytes, budget)}")
+    _tell_left_out(budgets, found, options.device_bytes(profile))
     write(output, found.save)
     write(plot, lambda path: found.plot().savefig(path, dpi=options.DPI))
     if verbose:
@@ -94,3 +95,11 @@ def frontier(
         found, profile, then=then, also=left_to_measure(source, profile), most=len(found.plans), asked=asked
     )
     return Result(found, page.brief)
+
+
+def _tell_left_out(budgets: tuple[str, ...], found: Frontier, total_bytes: int | None) -> None:
+    """Say which budgets no plan was found for."""
+    for budget in budgets:
+        if parse_bytes(budget, total_bytes=total_bytes) < found.minimum_bytes:
+            lowest = format_like(found.minimum_bytes, budget)
+            tell(f"{budget} is left out: {found.solver!r} found no plan below {lowest}")

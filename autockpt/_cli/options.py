@@ -13,6 +13,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from .._data import shipped
+from .._data.amounts import MOST_BYTES
+from .._data.devices import gpu_of, named
+from .._data.goal import Goal
+from .._data.offload import Offload
+from .._data.profile import Profile
+from .._data.rooflines import ROOFLINES
+from ..solvers.errors import BudgetError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,9 +28,12 @@ DPI = 150  # of plots
 ROOM = 74
 """Columns for a command in a sentence."""
 
+MOST_OVERHEAD = 5.0
+"""A ratio. A higher one is a slip: percent, where a ratio is asked for."""
+
 BY_DEFAULT = {"solver": "auto", "seconds": 3.0}
 
-BUDGET = "8GiB, 8GB, or a number of bytes; min for the lowest peak that can be reached."
+BUDGET = "8GiB, 8GB, a number of bytes, or 80% of the device's memory; min for the lowest peak that can be reached."
 
 
 class FilePath(click.Path):
@@ -151,6 +161,36 @@ def at_most_one(**options: object) -> bool:
         *names, last = (f"--{name.replace('_', '-')}" for name in options)
         raise click.UsageError(f"give at most one of {', '.join(names)} and {last}")
     return bool(given)
+
+
+def refuse_unclear(*budgets: int | str | None, max_overhead: float | None = None, offload: str | None = None) -> None:
+    """Refuse what makes no sense whatever the model, before anything is imported or recorded.
+
+    Raises:
+        BudgetError: a budget, an overhead or a place does not parse.
+    """
+    for budget in budgets:
+        if budget is not None:
+            Goal.of(budget, total_bytes=MOST_BYTES)  # of whichever device
+    if max_overhead is not None:
+        Goal.of(None, max_overhead)
+        _refuse_percent(max_overhead)
+    Offload.read(offload)
+
+
+def _refuse_percent(max_overhead: float) -> None:
+    """Refuse so high an overhead that percent were meant."""
+    if max_overhead > MOST_OVERHEAD:
+        meant = f"did you mean {max_overhead / 100:g}" if max_overhead <= 100 * MOST_OVERHEAD else "0.15 is 15 %"
+        raise BudgetError(
+            f"a recompute overhead of {max_overhead:g} is that many plain steps more in each one; {meant}? The most "
+            f"that is looked for is {MOST_OVERHEAD:g}"
+        )
+
+
+def device_bytes(profile: Profile) -> int | None:
+    """Return the memory of a profile's device, of which a budget in percent is a share; None where it is not known."""
+    return gpu_of(named(profile.device)).total_bytes if profile.device in ROOFLINES else None
 
 
 solver_seconds = seconds(

@@ -148,16 +148,6 @@ def left_to_measure(source: str, profile: Profile | None) -> str:
     return "--mode measured runs a step"
 
 
-def record_for(target: str, made: Target, devices: Sequence[str], *, optimizer: str | None) -> dict[str, Profile]:
-    """Record a step of what `target` made without running it, with the seconds of each device."""
-    from .._record.recorder import profiles_for
-
-    what, taken = f"a step of {type(made.model).__name__}", optimizer or made.optimizer
-    with progress(f"recording {what}, without running it"), calling(f"a step of {target}", NO_VALUES_IN_FIT):
-        found = profiles_for(made.model, made.inputs, devices, loss=made.loss, optimizer=taken)
-    return dict(zip(devices, found, strict=True))
-
-
 def record_among(
     target: str, asked: Among, devices: Sequence[str | None], optimizer: str | None, *, holds_outputs: bool = True
 ) -> tuple[Target, list[Profile]]:

@@ -55,10 +55,12 @@ def solve(
 
     if not options.at_most_one(budget=budget, max_overhead=max_overhead):
         raise click.UsageError("give either --budget or --max-overhead")
+    options.refuse_unclear(budget, max_overhead=max_overhead, offload=asked["offload"])
     how.refuse_unless(names_function(source))
     profile = load(source, Profile, how=how)
     with progress(f"solving for {budget or max_overhead}", limit_seconds=asked["seconds"]):
-        plan = door(find_plan)(profile, budget, max_overhead=max_overhead, **asked)
+        total_bytes = options.device_bytes(profile)
+        plan = door(find_plan)(profile, budget, max_overhead=max_overhead, total_bytes=total_bytes, **asked)
     write(output, plan.save)
     if verbose:
         return Result(plan, plan._page(profile).text)

@@ -48,6 +48,7 @@ def verify(target: str, plan_file: str | None, optimizer: str | None, **asked: A
     if (asked["budget"] or "").isdecimal():
         asked["budget"] = int(asked["budget"])
     options.at_most_one(plan=plan_file, budget=asked["budget"], max_overhead=asked["max_overhead"])
+    options.refuse_unclear(asked["budget"], max_overhead=asked["max_overhead"])
     plan = None if plan_file is None else load(plan_file, Plan)
     require_torch()
     from .._check.verify import verify as run

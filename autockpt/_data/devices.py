@@ -2,17 +2,19 @@
 
 Rates are of dense products, as in each vendor's data sheet, which `source` names; what a sheet states with sparsity is
 halved. Bandwidth is rounded to two or three digits. `total_gib` is what torch sees of the memory (`total_memory`),
-without what the driver and error correction keep: the lowest in out-of-memory messages of users that state both.
+without what the driver and error correction keep: the lowest in out-of-memory messages of users that state both. Where
+no such message was found it is that of a card with as much memory, which `source` says.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..solvers.errors import AutockptError
+from ..solvers.units import parse_bytes, shown
 
 GIB = 2**30
 
@@ -47,7 +49,7 @@ class Gpu:
         title: what its vendor calls it.
         memory: as its vendor states it.
         total_gib: what torch sees of that, in GiB.
-        roofline: its rates.
+        roofline: its rates; None where only its memory is known.
         source: where memory and rates are from, and as what they stand there.
         bfloat16: whether its matrix units know it; without, the rate of 16-bit floats is that of float16.
     """
@@ -55,14 +57,19 @@ class Gpu:
     title: str
     memory: str
     total_gib: float
-    roofline: Roofline
+    roofline: Roofline | None
     source: str
     bfloat16: bool = True
 
     @property
+    def total_bytes(self) -> int:
+        """What torch sees of its memory."""
+        return int(self.total_gib * GIB)
+
+    @property
     def budget_bytes(self) -> int:
         """What a training may be given, of which `apply` leaves the allocator its margin: all but the context."""
-        return int(self.total_gib * GIB - CONTEXT_BYTES)
+        return self.total_bytes - CONTEXT_BYTES
 
     @property
     def usable_bytes(self) -> int:
@@ -144,6 +151,24 @@ DEVICES: Mapping[str, Gpu] = {
         bandwidth=864,
         source="NVIDIA L40S data sheet: FP16 tensor 362.05, FP32 91.6 TFLOPS, 864 GB/s",
     ),
+    "rtx3060": _gpu(
+        "NVIDIA GeForce RTX 3060",
+        "12 GB GDDR6",
+        total_gib=11.75,
+        half=25.5,
+        single=12.7,
+        bandwidth=360,
+        source="NVIDIA GeForce RTX 3060 page: tensor 101 with sparsity, with FP32 accumulate half, 13 TFLOPS; 360 GB/s",
+    ),
+    "rtx3080": _gpu(
+        "NVIDIA GeForce RTX 3080",
+        "10 GB GDDR6X",
+        total_gib=9.78,
+        half=59.5,
+        single=29.8,
+        bandwidth=760,
+        source="NVIDIA GA102 whitepaper: FP16 tensor with FP32 accumulate 59.5, FP32 29.8 TFLOPS, 760 GB/s",
+    ),
     "rtx3090": _gpu(
         "NVIDIA GeForce RTX 3090",
         "24 GB GDDR6X",
@@ -152,6 +177,24 @@ DEVICES: Mapping[str, Gpu] = {
         single=35.6,
         bandwidth=936,
         source="NVIDIA GA102 whitepaper: FP16 tensor with FP32 accumulate 71, FP32 35.6 TFLOPS, 936 GB/s",
+    ),
+    "rtx4070": _gpu(
+        "NVIDIA GeForce RTX 4070",
+        "12 GB GDDR6X",
+        total_gib=11.75,
+        half=58.3,
+        single=29.1,
+        bandwidth=504,
+        source="NVIDIA GeForce RTX 4070 page: 466 AI TOPS (FP8 with sparsity), FP32 29, 504 GB/s; memory as RTX 3060",
+    ),
+    "rtx4080": _gpu(
+        "NVIDIA GeForce RTX 4080",
+        "16 GB GDDR6X",
+        total_gib=15.61,
+        half=97.5,
+        single=48.7,
+        bandwidth=717,
+        source="NVIDIA Ada whitepaper: FP16 tensor, FP32 accumulate 97.5; FP32 48.7; 717 GB/s; memory as RTX A4000",
     ),
     "rtx4090": _gpu(
         "NVIDIA GeForce RTX 4090",
@@ -170,6 +213,42 @@ DEVICES: Mapping[str, Gpu] = {
         single=105,
         bandwidth=1790,
         source="NVIDIA RTX Blackwell whitepaper: FP16 tensor with FP32 accumulate 209.5, FP32 104.8 TFLOPS, 1792 GB/s",
+    ),
+    "a5000": _gpu(
+        "NVIDIA RTX A5000",
+        "24 GB GDDR6",
+        total_gib=22.06,
+        half=111,
+        single=27.8,
+        bandwidth=768,
+        source="NVIDIA RTX A5000 data sheet: tensor 222.2 with sparsity, FP32 27.8 TFLOPS, 768 GB/s; memory as an A10",
+    ),
+    "a6000": _gpu(
+        "NVIDIA RTX A6000",
+        "48 GB GDDR6",
+        total_gib=44.39,
+        half=155,
+        single=38.7,
+        bandwidth=768,
+        source="NVIDIA RTX A6000 data sheet: tensor 309.7 with sparsity, FP32 38.7 TFLOPS, 768 GB/s; memory as an L40S",
+    ),
+    "rtx6000-ada": _gpu(
+        "NVIDIA RTX 6000 Ada Generation",
+        "48 GB GDDR6",
+        total_gib=44.43,
+        half=364,
+        single=91.1,
+        bandwidth=960,
+        source="NVIDIA RTX 6000 Ada data sheet: FP8 tensor 1457 with sparsity, FP32 91.1 TFLOPS, 960 GB/s",
+    ),
+    "rtx-pro-6000": _gpu(
+        "NVIDIA RTX PRO 6000 Blackwell",
+        "96 GB GDDR7",
+        total_gib=94.97,
+        half=500,
+        single=125,
+        bandwidth=1790,
+        source="NVIDIA RTX PRO 6000 Blackwell data sheet: 4000 AI TOPS (FP4 with sparsity), FP32 125 TFLOPS, 1792 GB/s",
     ),
     "a100-40gb": _gpu(
         "NVIDIA A100 40 GB",
@@ -240,38 +319,70 @@ def named(name: str) -> str:
     """Return the name in `DEVICES` of what somebody calls a device: ``RTX 4090``, ``4090``, ``A100 (80GB)``.
 
     Raises:
-        UnknownDevice: there is none; says which are near.
+        UnknownDevice: there is none; says which are near, by memory where the name has an amount.
     """
     wanted = _bare(name)
     known = {_bare(each): each for each in DEVICES} | {_bare(each): full for each, full in ALSO.items()}
-    known |= {bare.removeprefix("rtx"): each for bare, each in known.items()}
     known |= {_bare(gpu.title): each for each, gpu in DEVICES.items()}
+    known |= {bare.removeprefix("rtx"): each for bare, each in known.items()}
     if wanted in known:
         return known[wanted]
     near = dict.fromkeys(known[each] for each in difflib.get_close_matches(wanted, known, n=3, cutoff=0.5))
+    amount = re.search(r"(?<![0-9])([0-9]{1,4}) ?gi?b", name, re.IGNORECASE | re.ASCII)
+    if amount is not None:
+        near = dict.fromkeys(_nearest(int(amount[1])))
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise UnknownDevice(f"no device is known as {name!r}; {hint}There are {', '.join(DEVICES)}")
+    raise UnknownDevice(
+        f"no device is known as {shown(name)}; {hint}An amount, such as 12GB, is memory alone. There are "
+        f"{', '.join(DEVICES)}"
+    )
+
+
+def devices_named(words: Iterable[str]) -> list[str]:
+    """Return the names of devices, each once, of words with commas between names or amounts; all for no word.
+
+    Raises:
+        UnknownDevice: nothing is known of one.
+        BudgetError: an amount is none.
+    """
+    names = [each.strip() for word in words for each in word.split(",") if each.strip()]
+    return list(dict.fromkeys(each for name in names for each in of_memory(name) or [named(name)])) or list(DEVICES)
 
 
 def of_memory(text: str) -> list[str]:
     """Return the names in `DEVICES` of what has so much memory, as its vendor states it: ``24GB``, ``80 gib``.
 
-    Empty where this is no amount of memory.
+    Where none has, the amount itself is a name for `gpu_of`. Empty where this is no amount of memory.
 
     Raises:
-        UnknownDevice: none has so much.
+        UnknownDevice: the amount leaves nothing for a model.
     """
-    amount = re.fullmatch(r"\s*([0-9]{1,4})\s*gi?b\s*", text, re.IGNORECASE | re.ASCII)
+    amount = re.fullmatch(r"\s*([0-9]{1,4}(?:\.[0-9]{1,3})?)\s*(gi?b)\s*", text, re.IGNORECASE | re.ASCII)
     if amount is None:
         return []
-    found = [name for name, gpu in DEVICES.items() if gpu.memory.startswith(f"{int(amount[1])} GB ")]
-    if not found:
-        sizes = sorted({int(gpu.memory.partition(" ")[0]) for gpu in DEVICES.values()})
-        there = ", ".join(f"{size}GB" for size in sizes)
-        raise UnknownDevice(f"no device is known that has {text.strip()}; there are some with {there}")
-    return found
+    found = [name for name, gpu in DEVICES.items() if gpu.memory.startswith(f"{amount[1]} GB ")]
+    alone = f"{amount[1]}{amount[2].upper().replace('I', 'i')}"
+    if not found and gpu_of(alone).usable_bytes <= 0:
+        needs = f"{CONTEXT_BYTES // 2**20} MiB are the CUDA context's"
+        raise UnknownDevice(f"{text.strip()} of memory holds no model: {needs}. The least that helps is 1GB")
+    return found or [alone]
+
+
+def gpu_of(name: str) -> Gpu:
+    """Return a device by its name in `DEVICES`, or what an amount such as ``12GB`` stands for: memory without rates."""
+    if name in DEVICES:
+        return DEVICES[name]
+    total_bytes = parse_bytes(name)
+    return Gpu(title=name, memory=name, total_gib=total_bytes / GIB, roofline=None, source="memory alone, as asked")
+
+
+def _nearest(gib: int) -> list[str]:
+    """Return the names of the devices whose memory is nearest to an amount, at most three."""
+    sizes = {name: int(gpu.memory.partition(" ")[0]) for name, gpu in DEVICES.items()}
+    return sorted(sizes, key=lambda name: abs(sizes[name] - gib))[:3]
 
 
 def _bare(name: str) -> str:
     """Return a name without makers, families and what stands between letters."""
-    return re.sub(r"nvidia|geforce|amd|instinct|tesla|sxm\d?|[^a-z0-9]", "", name.lower())
+    makers = r"nvidia|geforce|amd|instinct|tesla|generation|blackwell|workstation|edition|sxm\d?"
+    return re.sub(rf"{makers}|[^a-z0-9]", "", name.lower())

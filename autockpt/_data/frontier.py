@@ -29,14 +29,17 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
             more than the one before it; only the second may cost nothing, as the plain one does. The budget of each
             is its own peak.
         dominated_by: the step at which the lowest peak stands, in words.
+        samples: of the batch; None where that is not known.
     """
 
     PAGE: ClassVar[str] = "explain.frontier.frontier_page"
+    RARE: ClassVar[tuple[str, ...]] = ("samples",)
 
     model: str = ""
     solver: str
     plans: Annotated[tuple[Plan, ...], msgspec.Meta(min_length=1)]
     dominated_by: str = ""
+    samples: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
         plain = self.plans[0]
@@ -60,6 +63,11 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
     def minimum_bytes(self) -> int:
         """Lowest predicted peak."""
         return self.plans[-1].peak_bytes
+
+    def samples_per_second(self, plan: Plan) -> float | None:
+        """Return how many samples a second of training takes under one of the plans; None where that is not known."""
+        seconds = plan.plain_seconds + plan.recompute_seconds
+        return self.samples / seconds if self.samples and seconds else None
 
     def within(
         self, budget: int | str | None = None, *, max_overhead: float | None = None, total_bytes: int | None = None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..solvers.units import shown
@@ -41,6 +42,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         torch_version: version of torch.
         recorded: date and time, ISO 8601.
         recipe: how it was recorded, if it is shipped with autockpt.
+        samples: of the batch: the first dimension of its first tensor; None where that is not known, as in older files.
         plain_seconds: seconds of the plain step.
         host_slowdown: how many times as long the host takes for its own work as the one that costs of recomputing were
             measured on; None where that is not known.
@@ -80,7 +82,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     """
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
-    RARE: ClassVar[tuple[str, ...]] = ("host_slowdown", "host", "world", "copies", "units", "own_replays")
+    RARE: ClassVar[tuple[str, ...]] = ("samples", "host_slowdown", "host", "world", "copies", "units", "own_replays")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -159,6 +161,14 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             'GPT2LMHeadModel'
         """
         return files.decode(shipped.read(path), cls, source=str(path))
+
+
+def samples_of(profile: Profile) -> int | None:
+    """Return how many samples a profile's batch has; a shipped one's recipe says it; None if nothing does."""
+    if profile.samples is not None:
+        return profile.samples
+    found = re.match(r"\d+", profile.recipe.batch) if profile.recipe is not None else None
+    return int(found[0]) if found else None
 
 
 def refuse_no_profile(profile: object) -> None:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from .profile import Profile
 
 ROOFLINES: Mapping[str, Roofline] = {
-    **{name: gpu.roofline for name, gpu in DEVICES.items()},
-    **{name: DEVICES[full].roofline for name, full in ALSO.items()},
+    name: rates
+    for name, full in {**{name: name for name in DEVICES}, **ALSO}.items()
+    if (rates := DEVICES[full].roofline) is not None
 }
 
 DEFAULT_DEVICE = "a100"

@@ -35,6 +35,7 @@ class StepRecord(Stored, frozen=True, kw_only=True):
     torch_version: str
     recorded: str
     recipe: Recipe | None = None
+    samples: Annotated[int, msgspec.Meta(ge=1)] | None = None
     plain_seconds: Seconds
     host_slowdown: Factor | None = None
     host: HostSeconds | None = None

@@ -1,7 +1,8 @@
-"""Rows for a table: does a step fit a device, with which overhead, and how large may its batch be. No torch.
+"""Rows for a table: how is a step taken fastest on a device, and how large may its batch be. No torch.
 
-profile ─▶ batches ─▶ frontier, budgets: what each device has ─▶ the plan for each ─▶ seconds of that device
-                 └──▶ lowest plans, of the batch and of larger ones ─▶ their peaks at other sizes ─▶ largest batch
+profile ─▶ steps ─┬─▶ frontier, budgets: what each device has ─▶ the plan for each ─▶ ways, with that device's seconds
+                  ├─▶ microbatches, plain and planned ──────────────────────────────────▲
+                  └─▶ lowest plans, of the batch and of larger ones ─▶ their peaks at other sizes ─▶ largest batch
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .._choose.candidates import Candidates
 from .._choose.candidates.from_plan import find_planned
 from .._choose.frontier import frontier
 from .._choose.peak_breakdown import peak_parts
 from .._choose.solve import choose
-from .._data.devices import DEVICES, Gpu
+from .._data.devices import Gpu, gpu_of
+from .._data.document import Document
 from .._data.frontier import Frontier
 from .._data.goal import Asked, Goal
 from .._data.offload import Offload
@@ -26,9 +29,12 @@ from .._data.rooflines import host_seconds, is_host_bound
 from .._data.timeline import PeakParts
 from .._replays.two_clocks import TwoClocks
 from ..solvers import simulate
+from .accumulated import floor_bytes, later, mixes_samples
 from .sized import Batches
+from .steps import Recorded, Steps
 from .switches import Switch, switches
-from .timed import carried, is_carried
+from .timed import is_carried
+from .ways import StepWay, WaysAsked, splits_of, ways_of
 
 SECONDS = 2.0
 """For the solver, for all devices together."""
@@ -49,37 +55,52 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One device and one batch; everything is predicted.
+class FitRow:
+    """One device and one number of samples a step; everything is predicted.
 
     Attributes:
-        gpu: its name in `DEVICES`.
-        samples: of the batch; None if the profile does not say.
-        plan: the cheapest that was found to fit; None if none fits.
+        gpu: its name in `DEVICES`, or an amount of memory.
+        samples: of a step; None if the profile does not say.
+        ways: to take the step: first those that can be recommended, the fastest first; then those that fit, and change
+            the result; then those that do not fit.
+        plan: the cheapest that was found for the whole step to fit at once; None if none fits.
         overhead: recompute seconds over the plain step's, on this device.
         clocks: where the time of the planned step goes there; None without a plan, and for a step with one clock.
         plain_seconds: those of the plain step.
         host_seconds: about what a host takes to launch the step; 0 if it was measured.
-        minimum_bytes: the lowest peak of any plan that was found.
-        largest: about the most samples with which some plan fits; None if that is not known.
+        minimum_bytes: the lowest peak of any plan that was found for the whole step.
+        floor_bytes: what no way changes: static bytes, gradients and the optimizer's step, on the fewest samples.
+        largest: about the most samples with which some plan fits at once; None if that is not known.
         largest_plain: the same for the plain step.
     """
 
     gpu: str
     samples: int | None
+    ways: tuple[StepWay, ...]
     plan: Plan | None
     overhead: float
     clocks: TwoClocks | None
     plain_seconds: float
     host_seconds: float
     minimum_bytes: int
+    floor_bytes: int
     largest: int | None
     largest_plain: int | None
 
     @property
     def device(self) -> Gpu:
         """The device."""
-        return DEVICES[self.gpu]
+        return gpu_of(self.gpu)
+
+    @property
+    def timed(self) -> bool:
+        """Whether seconds are this device's: not where only its memory is known."""
+        return self.device.roofline is not None
+
+    @property
+    def best(self) -> StepWay | None:
+        """The fastest way that fits and trains as the whole batch does; None if there is none."""
+        return next((way for way in self.ways if way.is_good), None)
 
     @property
     def host_bound(self) -> bool:
@@ -92,7 +113,7 @@ class SwitchRow:
     """A switch of another library on the first batch, beside what autockpt recomputes within the same peak.
 
     Attributes:
-        switch: what it does, with seconds on `Fit.timed_for`.
+        switch: what it does, with seconds on `Fits.timed_for`.
         overhead: recompute seconds over the plain step's.
         ours: overhead of our plan within the peak of the switch; None if no plan of ours stays within it.
     """
@@ -103,131 +124,170 @@ class SwitchRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fits(Document):
     """What was found.
 
     Attributes:
-        profile: of the step on the first batch that was asked for.
+        profile: of the step on the first number of samples that was asked for.
         samples: how many the recorded batch has; None if that is not known.
-        rows: by device, in the order asked for, and by batch.
-        switches: on the first batch, with the seconds of one device.
+        rows: by device, in the order asked for, and by samples a step.
+        switches: those of other libraries, on the first samples, with the seconds of one device.
         timed_for: that device.
         host_bound: whether the host sets the pace on that device, so that overheads of the switches say nothing.
-        by_roofline: whether overheads are those of each device; if not, all are those of the recorded device.
-        lowest: what the lowest peak of the first batch consists of; None if every device has room for it.
+        by_roofline: whether seconds are those of each device; if not, all are those of the recorded device.
+        mixes: whether a step normalizes by statistics of the whole batch, so that microbatches change the result.
+        lowest: what the lowest peak of the whole step consists of; None if every device has room for it.
     """
+
+    PAGE: ClassVar[str] = "explain.fit.fit_page"
 
     profile: Profile
     samples: int | None
-    rows: tuple[Row, ...]
+    rows: tuple[FitRow, ...]
     switches: tuple[SwitchRow, ...]
     timed_for: str
     host_bound: bool
     by_roofline: bool
+    mixes: bool
     lowest: PeakParts | None
 
+    @property
+    def fits(self) -> bool:
+        """Whether some device has a way to take the step that can be recommended."""
+        return any(row.best is not None for row in self.rows)
 
-def fit(
+
+def find_fits(
     profile: Profile,
     gpus: Sequence[str],
     *,
     samples: int | None = None,
     sizes: Sequence[int] = (),
-    timed: Callable[[str], Profile] | None = None,
+    recorded: Recorded | None = None,
     offload: str | None = None,
     tell: Tell = lambda what: None,
-) -> Fit:
-    """Find for each device what a step costs there, and how large its batch may be.
+) -> Fits:
+    """Find for each device the fastest way to take a step there, and how large its batch may be.
 
     Args:
         profile: of the step.
-        gpus: names in `DEVICES`.
+        gpus: names in `DEVICES`, or amounts of memory.
         samples: how many the recorded batch has; None if that is not known.
-        sizes: batches to ask for, in samples; empty for the recorded one.
-        timed: returns the recorded step with the seconds of a device; None to carry the profile's own seconds there.
+        sizes: numbers of samples a step to ask for; empty for those of the recorded one.
+        recorded: records the step on other batches and for other devices; None to work both out from the profile.
         offload: where tensors may wait off the device; see `solve`.
         tell: is told what goes on.
 
-    Heuristic: one search of `SECONDS` for each batch. For the largest batches, one more search for a lowest peak.
+    Heuristic: one search of `SECONDS` for each number of samples, and those of `ways_of`. For the largest batches, one
+    more search for a lowest peak.
     """
-    batches = Batches.of(profile, samples) if samples else None
-    peaks = _Peaks(batches, offload, tell) if batches else None
-    priced = _priced(timed or functools.partial(carried, profile), samples)
+    steps = Steps(profile, samples, recorded)
+    peaks = _Peaks(Batches.of(profile, samples), offload, tell) if samples else None
     asked = tuple(sizes) or (samples,)
-    steps = [_sized(profile, batches, size) for size in asked]
-    plain_switches = tuple(switches(steps[0]))
-    found = [
-        _plans(step, gpus, plain_switches, offload, tell, f", {size} samples" if sizes[1:] else "")
-        for size, step in zip(asked, steps, strict=True)
-    ]
-    rows = [_row(gpu, size, plans, peaks, priced) for gpu in gpus for size, plans in zip(asked, found, strict=True)]
-    timed_for = profile.device if profile.device in gpus else _first_planned(rows)
-    lowest = found[0].plans[-1]
-    return Fit(
-        profile=steps[0],
+    first = steps.at(gpus[0], asked[0])
+    plain_switches, mixes = tuple(switches(first)), mixes_samples(profile)
+    found, rows = list[list[Frontier]](), dict[tuple[str, int | None], FitRow]()
+    for size in asked:
+        which = f", {size} samples" if sizes[1:] else ""
+        found.append([*_plans(steps.at(gpus[0], size), gpus, plain_switches, offload, tell, which)])
+        tell(f"ways to take a step{which}")
+        ways = _ways(steps, gpus, size, found[-1], mixes=mixes)
+        rows |= {(gpu, size): _row(gpu, size, ways[gpu], found[-1][-1], peaks, steps) for gpu in gpus}
+    ordered = [rows[gpu, size] for gpu in gpus for size in asked]
+    timed_for = profile.device if profile.device in gpus else _first_planned(ordered) or profile.device
+    timed, lowest = steps.at(timed_for, asked[0]), found[0][-1].plans[-1]
+    return Fits(
+        profile=first,
         samples=samples,
-        rows=tuple(rows),
-        switches=tuple(_beside(priced(timed_for, asked[0]), found[0]) if plain_switches else ()),
+        rows=tuple(ordered),
+        switches=tuple(_beside(timed, found[0][0]) if plain_switches else ()),
         timed_for=timed_for,
-        host_bound=is_host_bound(priced(timed_for, asked[0])),
-        by_roofline=timed is not None or is_carried(profile),
-        lowest=_lowest(steps[0], lowest) if any(row.device.usable_bytes < lowest.peak_bytes for row in rows) else None,
+        host_bound=is_host_bound(timed),
+        by_roofline=recorded is not None or is_carried(profile),
+        mixes=mixes,
+        lowest=_lowest(first, lowest) if any(row.device.usable_bytes < lowest.peak_bytes for row in ordered) else None,
     )
-
-
-def _priced(seconds_of: Callable[[str], Profile], samples: int | None) -> Callable[[str, int | None], Profile]:
-    """Return a function that gives the recorded step on another number of samples, with the seconds of a device."""
-
-    @functools.cache
-    def priced(gpu: str, size: int | None) -> Profile:
-        found = seconds_of(gpu)
-        return _sized(found, Batches.of(found, samples) if samples else None, size)
-
-    return priced
-
-
-def _sized(profile: Profile, batches: Batches | None, size: int | None) -> Profile:
-    """Return the step on so many samples; the recorded one if either number is not known."""
-    return batches.at(size) if batches and size else profile
 
 
 def _plans(
     step: Profile, gpus: Sequence[str], others: Sequence[Switch], offload: str | None, tell: Tell, which: str
-) -> Frontier:
-    """Find the plans of a step for what each device has room for, and for the peak of each switch."""
+) -> Iterator[Frontier]:
+    """Yield the plans of a step for what each device has room for, and for the peak of each switch.
+
+    Where tensors may wait off the device, the plans in which some do come behind those in which none does.
+    """
     tell(f"plans for {len(gpus)} devices{which}")
-    budgets = {DEVICES[gpu].usable_bytes for gpu in gpus} | {each.peak_bytes for each in others}
-    return frontier(step, budgets=sorted(budgets), seconds=SECONDS, offload=offload)
+    budgets = sorted({gpu_of(gpu).usable_bytes for gpu in gpus} | {each.peak_bytes for each in others})
+    yield frontier(step, budgets=budgets, seconds=SECONDS)
+    if offload is not None:
+        yield frontier(step, budgets=budgets, seconds=SECONDS, offload=offload)
 
 
-def _first_planned(rows: Sequence[Row]) -> str:
-    """Return the first device that needs a plan, or else the first."""
-    return next((row.gpu for row in rows if row.plan is not None and row.plan.segments), rows[0].gpu)
+def _ways(
+    steps: Steps, gpus: Sequence[str], size: int | None, found: Sequence[Frontier], *, mixes: bool
+) -> dict[str, tuple[StepWay, ...]]:
+    """Return the ways on each device, given the plans of the whole step. With several ranks none is in microbatches."""
+    splits = [] if steps.at(gpus[0], size).is_shared else splits_of(size)
+    usable = {gpu: gpu_of(gpu).usable_bytes for gpu in gpus}
+    asked = WaysAsked(steps=steps, samples=size, usable=usable, splits=splits, mixes=mixes)
+    return ways_of(asked, _those_that_fit(gpus, found))
+
+
+def _those_that_fit(gpus: Sequence[str], found: Sequence[Frontier]) -> dict[str, list[Plan]]:
+    """Return for each device the cheapest plan of each kind that fits; the one with the lowest peak where none does."""
+    plans: dict[str, list[Plan]] = {}
+    for gpu in gpus:
+        chosen = [_within(each, gpu_of(gpu).usable_bytes) or each.plans[-1] for each in found]
+        moves = [plan for plan in chosen[1:] if plan.offload is not None]  # else it is no other kind
+        plans[gpu] = [plan for plan in (*chosen[:1], *moves) if plan.segments]
+    return plans
+
+
+def _within(plans: Frontier, usable: int) -> Plan | None:
+    return next((plan for plan in plans.plans if plan.peak_bytes <= usable), None)
+
+
+def _first_planned(rows: Sequence[FitRow]) -> str | None:
+    """Return the first device that needs a plan, or else the first; None where only memory is known."""
+    timed = [row for row in rows if row.timed]
+    return next(
+        (row.gpu for row in timed if row.plan is not None and row.plan.segments), timed[0].gpu if timed else None
+    )
 
 
 def _row(
     gpu: str,
     size: int | None,
+    ways: tuple[StepWay, ...],
     plans: Frontier,
     peaks: _Peaks | None,
-    priced: Callable[[str, int | None], Profile],
-) -> Row:
-    usable, own = DEVICES[gpu].usable_bytes, priced(gpu, size)
-    plan = next((plan for plan in plans.plans if plan.peak_bytes <= usable), None)
+    steps: Steps,
+) -> FitRow:
+    usable, own = gpu_of(gpu).usable_bytes, steps.at(gpu, size)
+    plan = _within(plans, usable)
     planned = find_planned(own, plan) if plan is not None and plan.segments else None
     fits, fits_plain = size if plan is not None else 0, size if plan is not None and not plan.segments else 0
-    return Row(
+    return FitRow(
         gpu=gpu,
         samples=size,
+        ways=ways,
         plan=plan,
         overhead=0.0 if planned is None else _overhead(planned),
         clocks=None if planned is None else planned.clocks(range(len(planned.replays))),
         plain_seconds=own.plain_seconds,
         host_seconds=host_seconds(own),
         minimum_bytes=plans.minimum_bytes,
+        floor_bytes=_floor_bytes(gpu, size, ways, steps),
         largest=max(peaks.largest(usable, plans.plans[-1]), fits or 0) if peaks else None,
         largest_plain=max(largest(peaks.plain, usable), fits_plain or 0) if peaks else None,
     )
+
+
+def _floor_bytes(gpu: str, size: int | None, ways: Sequence[StepWay], steps: Steps) -> int:
+    """Return what no way changes, on as few samples as some way takes at once."""
+    split = max(way.microbatches for way in ways)
+    fewest = steps.at(gpu, size if size is None else size // split)
+    return floor_bytes(later(fewest) if split > 1 else fewest)
 
 
 def _overhead(planned: Candidates) -> float:

@@ -8,7 +8,6 @@ grows    everything else, inputs and seconds too
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 import msgspec
@@ -62,12 +61,6 @@ class Batches:
                 for call in profile.calls
             ),
         )
-
-
-def samples_of(profile: Profile) -> int | None:
-    """Return how many samples a shipped profile's batch has; None if the profile does not say."""
-    found = re.match(r"\d+", profile.recipe.batch) if profile.recipe is not None else None
-    return int(found[0]) if found else None
 
 
 def _staying(profile: Profile) -> frozenset[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from .._data.devices import DEVICES, Roofline, named
+from .._data.devices import Roofline, named
 from .._data.profile import Profile
 from .._data.rooflines import ROOFLINES
 from .._index.products import multiplies
@@ -35,9 +35,10 @@ def carried(profile: Profile, gpu: str) -> Profile:
 
     Predicted; the seconds of backward are scaled as those of forward are. O(operators).
     """
-    if not is_carried(profile) or _same(profile.device, gpu):
+    new = ROOFLINES.get(gpu)
+    if new is None or not is_carried(profile) or _same(profile.device, gpu):
         return profile
-    old, new = ROOFLINES[profile.device], DEVICES[gpu].roofline
+    old = ROOFLINES[profile.device]
     ops, functions, sizes = profile.ops, profile.functions, profile.tensors.bytes
     times = [
         _seconds(name, seconds, sum(sizes[tensor] for tensor in (*reads, *makes)), old, new, _rate(profile))

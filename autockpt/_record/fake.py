@@ -102,7 +102,9 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], names
             profile = recorded.profile(model, step.device, seconds, optimizer, notes=notes, ran=False)
             said = [DROPOUT_OF_A_CPU] if step.device.type == "cpu" and _drops(profile) else []
             said = [*profile.notes, *said]
-            found.append(msgspec.structs.replace(profile, device=name, world=world, notes=tuple(said)))
+            found.append(
+                msgspec.structs.replace(profile, device=name, samples=step.samples, world=world, notes=tuple(said))
+            )
         return found
 
 

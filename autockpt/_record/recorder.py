@@ -56,7 +56,7 @@ def profile(
     step = replace(training_step(model, inputs, loss), holds_outputs=holds_outputs)
     found = record_step(step, optimizer=optimizer)
     rates = rates_of(step.device, found.plain_peak_bytes - found.static.total_bytes)  # no more than a plain step takes
-    return msgspec.structs.replace(found, offload=rates)
+    return msgspec.structs.replace(found, samples=step.samples, offload=rates)
 
 
 def profiles_for(

@@ -145,6 +145,11 @@ class TrainingStep:
         """The tensors of the batch."""
         return tensors((self.args, dict(self.kwargs)))
 
+    @property
+    def samples(self) -> int | None:
+        """How many samples the batch has: the first dimension of its first tensor; None where no tensor has any."""
+        return next((each.shape[0] for each in self.inputs() if each.dim()), 0) or None
+
 
 class Arguments(NamedTuple):
     """Inputs by position and by keyword."""

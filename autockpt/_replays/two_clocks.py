@@ -11,6 +11,7 @@ its last operator. Replays in parts are taken to run there together. No torch.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ def simulate(
     device: DevicePace,
     *,
     compared: int | None = None,
+    more: Iterable[Launches] = (),
 ) -> TwoClocks:
     """Return where the time of a step goes that recomputes some segments.
 
@@ -82,10 +84,11 @@ def simulate(
         host: how fast the host is.
         device: how fast the device is.
         compared: number of the segment whose replay is compared with its forward; None for none.
+        more: what comes after backward.
 
     Exact for its model; O(kernels).
     """
-    return run(_work(index, replays, host, device, compared), device.gap_seconds)
+    return run(itertools.chain(_work(index, replays, host, device, compared), more), device.gap_seconds)
 
 
 def price(replay: PlannedReplay, host: HostPace, device: DevicePace, share: float) -> float:

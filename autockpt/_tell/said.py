@@ -33,7 +33,7 @@ UNCOVERED = (
     "they save waits elsewhere; what derivatives of derivatives save does not, and the budget may not hold."
 )
 
-LOWEST = "no plan holds this step to the budget, and it runs under the lowest one: {}"
+LOWEST = "no plan holds this step to the budget, and it runs under the lowest one, {}: {}"
 
 LATER = "the recording of a step is dropped, and a later one will be recorded"
 

@@ -148,7 +148,9 @@ class StepStarter:
         """Start a step under the plan that was decided on."""
         ready = decision.ready
         assert ready is not None
-        self.warn.once(said.LOWEST.format(ready.unfit), where=bool(ready.unfit))
+        plan = ready.plan
+        price = f"{plan.recompute_overhead:.0%} slower" if plan.plain_seconds else "how much slower is not known"
+        self.warn.once(said.LOWEST.format(price, ready.unfit), where=bool(ready.unfit))
         stays = state.history.current is ready and self.installed.plan is ready.plan
         rehearsed = stays or any(each is ready for each in state.put_on)
         if not stays:

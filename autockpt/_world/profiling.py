@@ -150,6 +150,15 @@ def built(build: Callable[[], Any]) -> OnRank:
     """
     with failing("build", lambda: "rank 0 of ranks that are not there", AS_RANK):
         made = build()
+    return read_built(made)
+
+
+def read_built(made: object) -> OnRank:
+    """Read what a build returned.
+
+    Raises:
+        ProfilingError: it is something else than a model and its batch.
+    """
     if not (isinstance(made, tuple) and len(made) in (2, 3, 4) and isinstance(made[0], torch.nn.Module)):
         raise ProfilingError(
             "build must return (model, inputs), (model, inputs, loss) or (model, inputs, loss, optimizer); it returned "

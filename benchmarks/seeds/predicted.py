@@ -13,7 +13,7 @@ from torch import nn
 import autockpt
 from autockpt import Infeasible, Plan, Profile
 from autockpt._data.devices import DEVICES
-from autockpt._fit.fit import fit
+from autockpt._fit.fit import find_fits
 from autockpt._fit.sized import Batches
 from autockpt._fit.switches import switches
 from benchmarks.gpu.models import encoder
@@ -150,7 +150,7 @@ def checkmate() -> Figures:
     """VGG-19 on a V100 of 16 GB: the largest batches, and what Checkmate's largest costs here."""
     samples, theirs, gpu = 64, 289, "v100-16gb"
     profile = recorded(lambda: (VGG(), {"images": torch.empty(samples, 3, 224, 224)}), gpu)
-    (row,) = fit(profile, [gpu], samples=samples).rows
+    (row,) = find_fits(profile, [gpu], samples=samples).rows
     plan = within(Batches.of(profile, samples).at(theirs), DEVICES[gpu].usable_bytes)
     overhead = None if plan is None else plan.recompute_overhead
     return {"largest": row.largest, "largest_plain": row.largest_plain, "overhead_at_289": overhead}

@@ -63,7 +63,8 @@ def test_profile_a_function_of_a_file(run: Run, models_file: Path, tmp_path: Pat
     command = [sys.executable, "-m", "autockpt", "profile", f"{models_file}:tiny", "-o", str(output)]
     text = subprocess.run(command, capture_output=True, text=True, check=False)
     assert text.returncode == 0
-    assert text.stdout.startswith("Profile of Sequential, ")
+    assert text.stdout.startswith("Sequential: plain peak ")
+    assert f"Next: autockpt frontier {output}" in " ".join(text.stdout.split()) and len(text.stdout.splitlines()) <= 20
     assert text.stderr == f"wrote {output}\n"
     assert Profile.load(output).model == "Sequential"
     document = run("profile", f"{models_file}:tiny", "--mode", "measured", "--json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import Run, imports_torch
-from tests.doors import DEVICES, fit_room
+from tests.doors import DEVICES, fit_room, fit_ways
 from tests.remembered import remembering
 
 BUILD = """
@@ -26,7 +27,7 @@ BUILD = """
 
 @pytest.fixture(autouse=True, scope="module")
 def once() -> Iterator[None]:
-    with remembering(fit_room, "choose", "frontier", "find_planned"):
+    with remembering(fit_room, "choose", "frontier", "find_planned"), remembering(fit_ways, "frontier", "find_planned"):
         yield
 
 
@@ -43,12 +44,12 @@ def test_a_shipped_profile_on_devices_that_people_own(run: Run) -> None:
     rows: dict[str, str] = {}
     for line in result.out.splitlines():
         rows.setdefault(line.partition("  ")[0], line)
-    assert "  no  " in rows["t4"] and "with a plan" in rows["rtx4090"] and "  yes  " in rows["h100"]
-    assert "Not on t4: the lowest peak, 15.27 GiB, stands at the optimizer step" in result.out
+    assert "  no  " in rows["t4"] and "  4 × 2  " in rows["rtx4090"] and "  yes  " in rows["h100"]
+    assert "Not on t4: the lowest peak at once, 15.27 GiB, stands at the optimizer" in result.out
     assert "all figures are predicted" in result.out
     assert "attention core: Megatron's selective recompute. Here the peak does not fall" in result.out
-    assert result.out.startswith("Fits 2 of 3 devices: 1 as it is, 1 with a plan\n")
-    assert "Next on rtx4090: autockpt solve gpt2-xl --budget 22.21GiB -o plan.json" in result.out
+    assert result.out.startswith("Fits 2 of 3 devices: 1 as it is, 1 in microbatches\n")
+    assert "Next on rtx4090: 4 times backward of loss / 4, each on 2 samples" in result.out
     assert max(map(len, result.out.splitlines())) <= 80
 
 
@@ -56,6 +57,10 @@ def test_its_json_names_the_sources(run: Run) -> None:
     document = json.loads(run("fit", "resnet-50", "--gpu", "t4", "--batch", "512", "--json").out)
     (row,) = document["rows"]
     assert (row["device"], row["samples"], row["fits"]) == ("t4", 512, "with a plan")
+    best = row["ways"][0]
+    assert (best["way"], best["microbatches"], best["fits"], best["same_result"]) == ("planned", 1, True, True)
+    assert best["predicted_samples_per_second"] == pytest.approx(512 / best["predicted_seconds"])
+    assert document["microbatches_change_the_result"] is True
     assert row["predicted_peak_bytes"] <= document["devices"]["t4"]["usable_bytes"] == DEVICES["t4"].usable_bytes
     assert "data sheet" in document["devices"]["t4"]["source"]
 
@@ -64,23 +69,50 @@ def test_a_function_is_recorded_without_running_it(run: Run, target: str) -> Non
     result = run("fit", target, "--gpu", "rtx4090,h200", "--optimizer", "adamw")
     assert result.status == 0, result.err
     assert "Sequential, 500000 samples" in result.out
-    assert "h200" in result.out and "with a plan" in result.out
-    assert "No optimizer counts" not in result.out
-    assert "No optimizer counts" in run("fit", target, "--gpu", "h200").out
+    assert "h200" in result.out and " × " in result.out
+    assert "no optimizer is counted" not in result.out
+    second = " ".join(run("fit", target, "--gpu", "h200").out.partition("Nothing ran")[0].split())
+    assert second.endswith("plain; no optimizer is counted (--optimizer adamw)")
 
 
 def test_the_first_line_is_the_answer(run: Run) -> None:
-    first = run("fit", "gpt2-xl", "--gpu", "rtx4090").out.splitlines()[0]
-    assert first == "Fits rtx4090 with a plan, 17.2% slower; up to 19 samples, 2 without a plan"
-    assert run("fit", "resnet-50", "--gpu", "h200").out.startswith("Fits h200 as it is (134.95 GiB usable); up to ")
-    first = run("fit", "gpt2-xl", "--gpu", "t4").out.splitlines()[0]
-    assert first == "Does not fit t4: no plan needs less than 15.27 GiB (13.72 GiB usable)"
+    said = " ".join(run("fit", "gpt2-xl", "--gpu", "rtx4090").out.split())
+    assert re.match(
+        r"On rtx4090: 4 microbatches of 2, plain: [0-9.]+ samples/s, [0-9]+% faster than a plan for 8 ", said
+    )
+    assert "at once fit about 19 samples with a plan, 2 without" in said
+    assert re.match(
+        r"Fits h200 as it is, [0-9]+ samples/s \(134.95 GiB usable\)", run("fit", "resnet-50", "--gpu", "h200").out
+    )
+
+
+def test_where_nothing_fits_the_exit_status_is_1(run: Run) -> None:
+    result = run("fit", "gpt2-xl", "--gpu", "t4")
+    assert (result.status, result.err) == (1, "Error: nothing fits t4\n")
+    said = " ".join(result.out.split())
+    assert said.startswith("Does not fit t4: weights, gradients and optimizer alone take 14.60 GiB (13.72 GiB usable)")
+
+
+def test_microbatches_that_change_the_result_are_told_and_not_recommended(run: Run) -> None:
+    said = " ".join(run("fit", "resnet-50", "--gpu", "t4", "--samples", "512").out.split())
+    assert said.startswith("On t4: a plan for 512 samples: ")
+    assert "; microbatches would change the result (BatchNorm)" in said
+    assert "another result" in said and "Not recommended: microbatches normalize by their own statistics" in said
+    assert "A loss over pairs of the batch, contrastive or ranking, is another one in microbatches" in said
+
+
+def test_memory_alone_has_no_seconds(run: Run) -> None:
+    result = run("fit", "resnet-50", "--gpu", "9GB", "--json")
+    document = json.loads(result.out)
+    assert result.status == 0, result.err
+    assert {way["predicted_seconds"] for row in document["rows"] for way in row["ways"]} == {None}
+    assert {way["predicted_samples_per_second"] for row in document["rows"] for way in row["ways"]} == {None}
+    assert document["devices"]["9GB"]["half_flops"] is None
 
 
 def test_an_amount_of_memory_stands_for_the_devices_that_have_it(run: Run) -> None:
     document = json.loads(run("fit", "resnet-50", "--gpu", "24GB", "--json").out)
-    assert [row["device"] for row in document["rows"]] == ["a10", "l4", "rtx3090", "rtx4090"]
-    assert "there are some with 16GB, 24GB, " in run("fit", "resnet-50", "--gpu", "23 GB").err
+    assert [row["device"] for row in document["rows"]] == ["a10", "l4", "rtx3090", "rtx4090", "a5000"]
 
 
 def test_where_the_host_sets_the_pace_no_overhead_is_told(run: Run, tmp_path: Path) -> None:
@@ -108,7 +140,10 @@ def test_it_fits_the_screen(run: Run, monkeypatch: pytest.MonkeyPatch, columns: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["gpt2-xl", "--gpu", "rtx4080"], "did you mean rtx4090"),
+        (["gpt2-xl", "--gpu", "rtx4095"], "did you mean rtx4090"),
+        (["gpt2-xl", "--gpu", "rtx9990-32GB"], "did you mean v100-32gb or rtx5090"),
+        (["gpt2-xl", "--gpu", "0GB"], "at least one byte"),
+        (["gpt2-xl", "--samples", "0"], "'0' is no number of samples"),
         (["gpt2-xl", "--batch", "many"], "'many' is no number of samples"),
         (["gpt2-xl", "--batch", "0"], "'0' is no number of samples"),
         (["gpt2-xl", "--batch", "0000000019999999"], "'0000000019999999' is no number of samples"),  # was read as 1
@@ -129,5 +164,5 @@ def test_it_imports_no_torch(profile_file: Path) -> None:
 
 def test_a_profile_of_ones_own_keeps_its_seconds(run: Run, profile_file: Path) -> None:
     result = run("fit", profile_file, "--gpu", "t4")
-    assert "overheads as on " in result.out
+    assert "seconds as on " in result.out
     assert "How many samples the batch has is not known" in result.out

@@ -42,10 +42,11 @@ def train(tmp_path: Path) -> str:
 
 
 def test_fit_says_what_each_rank_holds(run: Run, train: str) -> None:
-    result = run("fit", f"{train}:sharded", "--gpu", "rtx4090", "--ranks", "8", "--optimizer", "adamw")
+    result = run("fit", f"{train}:sharded", "--gpu", "h100", "--ranks", "8", "--optimizer", "adamw")
     assert (result.status, result.err) == (0, "")
     assert "one rank of 8 (FSDP2)" in " ".join(result.out.split())
     rows = dict(line.rsplit("  ", 1) for line in result.out.splitlines() if "iB" in line and "  " in line)
+    assert "Microbatches are not looked at on several ranks" in " ".join(result.out.split())
     assert {"whole weights, at most", "whole gradients, at most"} <= {name.strip() for name in rows}
     assert max(map(len, result.out.splitlines())) <= 80
 

@@ -146,7 +146,7 @@ def test_checkpointing_of_transformers_is_off_while_a_step_is_recorded_and_that_
 ) -> None:
     file = tmp_path / "train.py"
     file.write_text("from tests.train.test_switches import BATCH, model\n\ndef build():\n    return model(), BATCH\n")
-    out = " ".join(run("profile", f"{file}:build").out.split())
+    out = " ".join(run("profile", f"{file}:build", "-v").out.split())
     assert "gradient_checkpointing is on, and is switched off while a step is recorded" in out
     assert caplog.text.count("is switched off while a step is recorded") == 1
     assert "torch.utils.checkpoint regions" not in out

@@ -171,3 +171,58 @@ def test_standard_input_is_read_up_to_the_bound(run: Run, monkeypatch: pytest.Mo
     result = run("explain", "-", stdin=b" " * 11)
     assert result.status == 2
     assert "<stdin> has more than 10 bytes. At most 10 are read" in result.err
+
+
+SLIPS = {
+    "--budget": ["8gigs", "8 G", "150%", "-1", "least"],
+    "--max-overhead": ["15", "0", "nan", "1e9"],
+    "--offload": ["host@fast/s"],
+}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (verb, option, slip)
+        for verb, options in {
+            "solve": ["--budget", "--max-overhead", "--offload"],
+            "explain": ["--budget", "--max-overhead"],
+            "frontier": ["--budget", "--offload"],
+            "verify": ["--budget", "--max-overhead"],
+            "fit": ["--offload"],
+        }.items()
+        for option in options
+        for slip in SLIPS[option]
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_refused_before_the_function_is_called(
+    run: Run, tmp_path: Path, arguments: tuple[str, str, str]
+) -> None:
+    """`--budget 8gigs` took 147 s to be refused."""
+    verb, option, slip = arguments
+    script, called = tmp_path / "train.py", tmp_path / "called"
+    script.write_text(f"open({str(called)!r}, 'w')\n")
+    asked = ["--budget", "8GB"] if verb == "solve" and option == "--offload" else []
+    result = run(verb, f"{script}:build", f"{option}={slip}", *asked)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith("Error: ") and not called.exists()
+
+
+def test_an_overhead_in_percent_is_told_what_was_meant(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--max-overhead", "15")
+    assert result.status == 2 and "did you mean 0.15?" in result.err
+
+
+@pytest.mark.parametrize("arguments", [["verify", "FUNCTION", "--plan"], ["explain", "FILE", "--profile"], ["fit"]])
+def test_a_file_that_is_not_there_is_one_line(run: Run, profile_file: Path, arguments: list[str]) -> None:
+    words = {"FUNCTION": "train.py:build", "FILE": str(profile_file)}
+    result = run(*(words.get(each, each) for each in arguments), "missing/file.json")
+    assert (result.status, result.err) == (2, "Error: cannot read missing/file.json: No such file or directory\n")
+
+
+@pytest.mark.parametrize("verb", ["solve", "explain", "frontier"])
+def test_a_share_is_of_the_memory_of_the_profiles_device(run: Run, verb: str) -> None:
+    result = run(verb, "resnet-50", "--budget", "40%", "--json")
+    assert result.status == 0, result.err
+    assert "needs a device whose memory is known" not in result.err

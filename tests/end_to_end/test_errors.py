@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -49,8 +50,27 @@ def test_infeasible_is_six_short_lines_in_the_users_unit() -> None:
 def test_what_it_says_is_enough_is_hardly_more() -> None:
     with pytest.raises(Infeasible) as caught:
         autockpt.apply(model(), "120KiB", inputs=BATCH)
-    enough = autockpt.solvers.parse_bytes(str(caught.value).splitlines()[2].split("'")[1])
-    assert caught.value.minimum_bytes <= enough <= 1.01 * caught.value.minimum_bytes
+    line = str(caught.value).splitlines()[2]
+    one_level = caught.value.one_level or caught.value.plan
+    least = [one_level.peak_bytes, *([] if caught.value.one_level is None else [caught.value.minimum_bytes])]
+    for quoted, minimum_bytes in zip(line.split("'")[1::2], least, strict=False):
+        assert minimum_bytes <= autockpt.solvers.parse_bytes(quoted) <= 1.01 * minimum_bytes
+
+
+def test_each_budget_that_is_advised_has_its_price() -> None:
+    """What was advised ran at up to +439 %, and nobody was told."""
+    profile = msgspec.structs.replace(autockpt.profile(model(), BATCH), plain_seconds=1.0)
+    with pytest.raises(Infeasible) as caught:
+        autockpt.solve(profile, "120KB")
+    error = caught.value
+    line = str(error).splitlines()[2]
+    assert line.rstrip(".").endswith(f"{error.plan.recompute_overhead:.0%} slower")
+    if error.one_level is not None:
+        assert error.one_level.peak_bytes > error.minimum_bytes == error.plan.peak_bytes
+        assert f", {error.one_level.recompute_overhead:.0%} slower; or for '" in line
+        assert not any(segment.cuts for segment in error.one_level.segments)
+        at_one = autockpt.solve(profile, line.split("'")[1])
+        assert at_one.recompute_overhead <= error.one_level.recompute_overhead * 1.01
 
 
 def test_no_frame_of_the_library_stands_above_an_error() -> None:

@@ -7,8 +7,8 @@ import functools
 import msgspec
 import pytest
 
-from autockpt import Plan, Profile
-from tests.doors import DEVICES, Batches, Fit, carried, fit_devices, is_carried, largest, samples_of, switches
+from autockpt import Fits, Plan, Profile
+from tests.doors import ROOFLINES, Batches, carried, find_fits, is_carried, largest, samples_of, switches
 from tests.handmade import chain_profile
 
 GIB = 2**30
@@ -16,8 +16,8 @@ load = functools.cache(Profile.load)
 
 
 @functools.cache
-def found() -> Fit:
-    return fit_devices(load("gpt2-xl"), ["t4", "v100-16gb", "rtx4090", "h100"], samples=8)
+def found() -> Fits:
+    return find_fits(load("gpt2-xl"), ["t4", "v100-16gb", "rtx4090", "h100"], samples=8)
 
 
 def test_each_device_gets_the_plan_that_fits_it() -> None:
@@ -28,7 +28,8 @@ def test_each_device_gets_the_plan_that_fits_it() -> None:
     assert 0.1 < rtx4090.overhead < 0.2
     assert rtx4090.largest_plain == 2 and rtx4090.largest and 16 < rtx4090.largest < 24
     assert h100.plan is not None and not h100.plan.segments and h100.overhead == 0
-    assert found().lowest is not None and found().lowest.step == "optimizer step"  # type: ignore[union-attr]
+    lowest = found().lowest
+    assert lowest is not None and lowest.step == "optimizer step"
     assert (found().timed_for, found().by_roofline) == ("rtx4090", True)
 
 
@@ -57,7 +58,7 @@ def test_no_switch_is_stated_where_no_block_repeats() -> None:
 
 
 def test_several_batches_have_a_row_each() -> None:
-    rows = fit_devices(load("resnet-50"), ["t4"], samples=256, sizes=[64, 512]).rows
+    rows = find_fits(load("resnet-50"), ["t4"], samples=256, sizes=[64, 512]).rows
     assert [row.samples for row in rows] == [64, 512]
     assert [bool(row.plan and row.plan.segments) for row in rows] == [False, True]
     assert len({row.largest for row in rows}) == 1
@@ -66,7 +67,7 @@ def test_several_batches_have_a_row_each() -> None:
 def test_a_profile_that_does_not_tell_its_samples_has_no_largest_batch() -> None:
     profile = chain_profile()
     assert samples_of(profile) is None and not is_carried(profile)
-    (row,) = (result := fit_devices(profile, ["t4"])).rows
+    (row,) = (result := find_fits(profile, ["t4"])).rows
     assert row.largest is None and row.plan is not None and not row.plan.segments
     assert not result.by_roofline
 
@@ -79,7 +80,7 @@ def test_seconds_are_carried_as_rooflines_differ() -> None:
     assert profile.plain_seconds / 6 < h200.plain_seconds < h100.plain_seconds < profile.plain_seconds / 3
     assert sum(h100.functions.seconds) == pytest.approx(sum(h100.ops.seconds))
     slower = carried(load("llama-8b"), "t4")
-    rates = DEVICES["h100"].roofline.half_flops / DEVICES["t4"].roofline.half_flops
+    rates = ROOFLINES["h100"].half_flops / ROOFLINES["t4"].half_flops
     assert 8 < slower.plain_seconds / load("llama-8b").plain_seconds < rates
 
 

@@ -5,6 +5,7 @@ A document comes in, a `Page` goes out. Open `frontier.py` first, then `plan.py`
 brief.py         the short pages of `solve` and `explain`
 profile.py       the page of a profile
 fit.py           the page of `fit`
+ways.py          the ways to take a step on a device, in a sentence and as a table
 report.py        the page of a report
 verification.py  the page of a verification
 results.py       the pages of smaller results

@@ -20,7 +20,7 @@ from ...solvers import simulate
 from ...solvers.units import format_bytes, format_like, format_seconds
 from ..page import BRIEF, Page, PageTable, counted, filled
 from .chart import timeline_chart
-from .common import budget_of, pace, shared_by
+from .common import budget_of, pace, rate, shared_by
 from .tree import SMALL, saved_inside, walk
 
 MOST_LINES, MOST_ROWS = 15, 5
@@ -157,24 +157,28 @@ def brief_frontier(
             f"{format_like(least_bytes, asked)} at the least\n{ran}"
         ),
         blocks=[
-            _costs(plans, plain_bytes, asked, timed=not host_bound),
+            _costs(frontier, plans, asked, timed=not host_bound),
             "\n".join(filter(None, [*notes, f"Next: {then}" if then else "", _more(more, also)])),
         ],
     )
 
 
-def _costs(plans: Sequence[Plan], plain_bytes: int, asked: object, *, timed: bool) -> PageTable:
+def _costs(frontier: Frontier, plans: Sequence[Plan], asked: object, *, timed: bool) -> PageTable:
     """Lay out a row for each plan: its peak, how much lower that is, how much slower the step is, what runs again."""
+    plain_bytes = frontier.plain_peak_bytes
     rows = [
         [
             format_like(plan.peak_bytes, asked),
             f"{1 - plan.peak_bytes / plain_bytes:.0%}" if plan.segments and plain_bytes else "-",
             f"{plan.recompute_overhead:.1%}" if plan.segments and timed else "-",
+            rate(frontier, plan) if timed else "-",
             _cut(phrase(plan), ROOM) if plan.segments else "nothing: the plain step",
         ]
         for plan in plans
     ]
-    header = ["peak", "less", "slower", "recomputed"]
+    header = ["peak", "less", "slower", "samples/s", "recomputed"]
+    if all(row[3] == "-" for row in rows):
+        header, rows = [*header[:3], header[4]], [[*row[:3], row[4]] for row in rows]
     return PageTable(header=header, rows=rows, elide="recomputed", least_told=("recomputed",))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ..._data.frontier import Frontier
 from ..._data.keys import label
 from ..._data.paces import ONE_CLOCK
 from ..._data.plan import Plan
@@ -70,6 +71,18 @@ def budget_of(plan: Plan) -> object:
 def how_timed(profile_mode: str | None) -> str:
     """Say where the seconds of a plain step come from."""
     return "predicted" if profile_mode == "fake" else "recorded"
+
+
+def rate(frontier: Frontier, plan: Plan) -> str:
+    """Write the samples a second of a plan; ``-`` where they are not known."""
+    return rated(frontier.samples_per_second(plan))
+
+
+def rated(samples_per_second: float | None) -> str:
+    """Write samples a second; ``-`` where they are not known."""
+    if samples_per_second is None:
+        return "-"
+    return f"{samples_per_second:.3g}" if samples_per_second < 1000 else f"{samples_per_second:.0f}"
 
 
 def pace(plan: Plan) -> str:

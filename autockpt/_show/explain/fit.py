@@ -1,4 +1,4 @@
-"""The page of `fit`: a row for each device; for comparison, what other libraries' checkpointing switches would do."""
+"""The page of `fit`: the fastest way on each device, and what other libraries' checkpointing switches would do."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from ..._choose.peak_breakdown import advise
 from ..._data.devices import CONTEXT_BYTES, MARGIN, Gpu
 from ..._data.paces import host_mode
 from ..._data.profile import Profile
-from ..._fit.fit import MOST_SAMPLES, Fit, Row
+from ..._fit.fit import MOST_SAMPLES, FitRow, Fits
 from ..._fit.held import held_by
 from ..._fit.switches import FELL
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Page, PageTable, counted
 from .common import paced, shared_by, whose_host
 from .names import place
+from .ways import CHANGES, PAIRS, answer, lowest_bytes, rate, slower_than_plain, way_document, ways_table
 
 MEANT = {
     "every block": "activation_checkpointing_enable() of transformers, before 5.23 gradient_checkpointing_enable(), or "
@@ -28,8 +29,8 @@ MEANT = {
 HOST_BOUND = "host-bound"
 
 
-def fit_page(found: Fit, source: str) -> Page:
-    """Lay out which devices have memory for a step."""
+def fit_page(found: Fits, source: str = "") -> Page:
+    """Lay out how a step is taken on each device, the fastest way first; `source` is the word that names it."""
     profile, recipe = found.profile, found.profile.recipe
     words = [recipe.batch, recipe.precision, recipe.optimizer] if recipe is not None else []
     several = len({row.samples for row in found.rows}) > 1
@@ -39,14 +40,15 @@ def fit_page(found: Fit, source: str) -> Page:
     words += [shared_by(profile.world)] if profile.world is not None else []
     step = ", ".join([profile.model, *words])
     ran = "Nothing ran" if profile.mode == "fake" else f"Recorded on {profile.device}; nothing ran for this"
-    by = "overheads by rooflines" if found.by_roofline else f"overheads as on {profile.device}"
+    by = "seconds by rooflines" if found.by_roofline else f"seconds as on {profile.device}"
     if not profile.plain_seconds:
-        by = "and overheads are not known"
+        by = "and seconds are not known"
     peak = f"{format_bytes(profile.plain_peak_bytes)} plain"
+    counts = "" if profile.optimizer else f"; no optimizer is counted{_name_one(source)}"
     return Page(
-        title=f"{_answer(found, several)}\n{step}: {peak}\n{ran}: all figures are predicted, {by}.",
+        title=f"{answer(found, several)}\n{step}: {peak}{counts}\n{ran}: all figures are predicted, {by}.",
         blocks=[
-            _table(found, several),
+            _table(found, several) if len(found.rows) > 1 else ways_table(found.rows[0]),
             *_rank(profile),
             *_why_not(found),
             *_switches(found),
@@ -57,40 +59,28 @@ def fit_page(found: Fit, source: str) -> Page:
     )
 
 
-def _answer(found: Fit, several: bool) -> str:
-    """Say in a sentence whether the step fits, or on how many devices."""
-    if len(found.rows) > 1:
-        plain = sum(row.plan is not None and not row.plan.segments for row in found.rows)
-        planned = sum(row.plan is not None and bool(row.plan.segments) for row in found.rows)
-        what = "rows below" if several else "devices"
-        how = [f"{plain} as it is" if plain else "", f"{planned} with a plan" if planned else ""]
-        number = f"{plain + planned} of" if plain + planned else "none of the"
-        return ": ".join(filter(None, [f"Fits {number} {len(found.rows)} {what}", ", ".join(filter(None, how))]))
-    (row,) = found.rows
-    usable = f"{format_bytes(row.device.usable_bytes)} usable"
-    up_to = f"; up to {counted(row.largest, 'sample')}, {row.largest_plain} without a plan" if row.largest else ""
-    if row.plan is None:
-        return f"Does not fit {row.gpu}: no plan needs less than {format_bytes(row.minimum_bytes)} ({usable}){up_to}"
-    if not row.plan.segments:
-        return f"Fits {row.gpu} as it is ({usable}){up_to}"
-    return f"Fits {row.gpu} with a plan, {_slower(row)}{'' if row.host_bound else ' slower'}{up_to}"
+def _name_one(source: str) -> str:
+    return " (--optimizer adamw)" if source and ":" in source else ""
 
 
-def _table(found: Fit, several: bool) -> PageTable:
+def _table(found: Fits, several: bool) -> PageTable:
     columns: dict[str, list[str]] = {
         "device": [row.gpu for row in found.rows],
         "usable": [format_bytes(row.device.usable_bytes) for row in found.rows],
         "fits": [_verdict(row) for row in found.rows],
         "slower": [_slower(row) for row in found.rows],
-        "peak": [format_bytes(row.plan.peak_bytes if row.plan else row.minimum_bytes) for row in found.rows],
+        "peak": [format_bytes(lowest_bytes(row) if row.best is None else row.best.peak_bytes) for row in found.rows],
     }
     if several:
-        columns = {"device": columns.pop("device"), "batch": [str(row.samples) for row in found.rows], **columns}
-    below = "peak: with the plan; where nothing fits, the lowest that any plan reaches"
+        columns = {"device": columns.pop("device"), "samples": [str(row.samples) for row in found.rows], **columns}
+    below = "fits: the fastest way; slower: than the plain step; peak: where nothing fits, the lowest of all ways"
     if found.samples:
-        columns["largest batch"] = [_samples(row.largest) for row in found.rows]
+        columns["samples/s"] = [rate(row, row.best) for row in found.rows]
+        columns["at once"] = [_samples(row.largest) for row in found.rows]
         columns["plain"] = [_samples(row.largest_plain) for row in found.rows]
-        below += "\nlargest batch: about how many samples fit with a plan; plain: without one"
+        below += "\nat once: about how many samples fit without microbatches, with a plan; plain: without one"
+    if any(row.best is not None and row.best.microbatches > 1 for row in found.rows):
+        below += f"\n2 × 4: two microbatches of 4 samples, and one step of the optimizer. {PAIRS}"
     rows = list(zip(*columns.values(), strict=True))
     return PageTable(header=list(columns), rows=rows, below=below, least_told=("peak", "usable"))
 
@@ -121,16 +111,22 @@ def _rank(profile: Profile) -> Iterator[PageTable]:
     yield PageTable(title="What each rank holds", header=["part", "bytes"], rows=rows, below=below[world.way])
 
 
-def _verdict(row: Row) -> str:
-    if row.plan is None:
-        return "no"
-    return "with a plan" if row.plan.segments else "yes"
+def _verdict(row: FitRow) -> str:
+    way = row.best
+    if way is None:
+        return "changed" if row.ways[0].fits else "no"
+    if way.microbatches > 1:
+        return f"{way.microbatches} × {way.samples}{'' if way.plan is None else ', planned'}"
+    return "yes" if way.plan is None else "with a plan"
 
 
-def _slower(row: Row) -> str:
-    if row.plan is None or not row.plan.segments:
+def _slower(row: FitRow) -> str:
+    way = row.best
+    if way is None or (way.plan is None and way.microbatches == 1) or not row.timed:
         return "-"
-    return HOST_BOUND if row.host_bound else f"{row.overhead:.1%}"
+    if row.host_bound and way.plan is not None:
+        return HOST_BOUND
+    return f"{slower_than_plain(row, way):.1%}"
 
 
 def _samples(number: int | None) -> str:
@@ -139,23 +135,23 @@ def _samples(number: int | None) -> str:
     return "-" if not number else str(number)
 
 
-def _why_not(found: Fit) -> Iterator[str]:
+def _why_not(found: Fits) -> Iterator[str]:
     """Say why no plan fits the step into some devices, and what would help on the largest of them."""
     parts = found.lowest
     if parts is None:
         return
-    without = [row for row in found.rows if row.plan is None and row.samples == found.rows[0].samples]
+    without = [row for row in found.rows if row.best is None and row.samples == found.rows[0].samples]
     if not without:
         return
     largest = max(without, key=lambda row: row.device.usable_bytes)
     names = ", ".join(row.gpu for row in without)
-    lowest = f"the lowest peak, {format_bytes(parts.peak_bytes)}, stands at the {place(parts.step)}: {parts}"
+    lowest = f"the lowest peak at once, {format_bytes(parts.peak_bytes)}, stands at the {place(parts.step)}: {parts}"
     where = f"On {largest.gpu}: " if len(without) > 1 else ""
     helps = [f"  {where}{line}" for line in advise(parts, largest.device.usable_bytes)[1:2]]
     yield "\n".join([f"Not on {names}: {lowest}", *helps])
 
 
-def _switches(found: Fit) -> Iterator[PageTable]:
+def _switches(found: Fits) -> Iterator[PageTable]:
     if not found.switches:
         return
     plain = found.profile.plain_peak_bytes
@@ -177,10 +173,10 @@ def _switches(found: Fit) -> Iterator[PageTable]:
     )
 
 
-def _host(found: Fit) -> Iterator[str]:
+def _host(found: Fits) -> Iterator[str]:
     """Say for which devices overheads mean nothing, because the host takes longer than the kernels."""
-    rows = {row.gpu: row for row in found.rows if row.host_bound}
-    told = [gpu for gpu, row in rows.items() if row.plan is not None and row.plan.segments]
+    rows = {row.gpu: row for row in found.rows if row.host_bound and row.timed}
+    told = [gpu for gpu, row in rows.items() if row.best is not None and row.best.plan is not None]
     told += [found.timed_for] if found.host_bound and found.switches and found.timed_for in rows else []
     if told:
         row = rows[told[0]]
@@ -191,14 +187,17 @@ def _host(found: Fit) -> Iterator[str]:
             "took up to four times as long on an H100. A larger batch changes that"
         )
     for row in found.rows:
-        if row.clocks is not None and not row.host_bound:
+        at_once = row.best is not None and row.best.plan is not None and row.best.microbatches == 1
+        if row.clocks is not None and row.timed and at_once and not row.host_bound:
             said = paced(row.clocks.host_pace_seconds, row.clocks.step_seconds)
             whose = whose_host(host_mode(found.profile) is not None, found.profile)
             yield f"{row.gpu}: {said} with its plan; {whose}"
             return
+    if any(row.best is not None and row.best.microbatches > 1 for row in found.rows) and not found.profile.is_shared:
+        yield f"Microbatches are timed with what the host takes to launch them; {ASSUMED}"
 
 
-def _notes(found: Fit) -> Iterator[str]:
+def _notes(found: Fits) -> Iterator[str]:
     precision = found.profile.recipe.precision if found.profile.recipe is not None else ""
     lines = [
         *_host(found),
@@ -208,26 +207,41 @@ def _notes(found: Fit) -> Iterator[str]:
     slow = list(dict.fromkeys(row.gpu for row in found.rows if not row.device.bfloat16))
     if slow and "bf16" in precision:
         lines.append(f"{', '.join(slow)}: no bf16 in hardware; the overhead is that of float16")
-    if not found.profile.optimizer:
-        lines.append("No optimizer counts: --optimizer adamw adds its state and its step, where a function is given")
     if found.profile.mode == "fake" and any("bernoulli" in op or "dropout" in op for op in found.profile.ops.name):
         lines.append(
             "Fake tensors pass as a CPU's: attention with dropout holds its scores, and dropout two bytes an element, "
             "which a GPU does not. It may fit better than this"
         )
     if not found.samples:
-        lines.append("How many samples the batch has is not known, so the largest batch is not either")
+        lines.append("How many samples the batch has is not known, so neither microbatches nor larger batches are")
+    if found.profile.is_shared:
+        lines.append(
+            "Microbatches are not looked at on several ranks: each gathers again, for seconds not counted here"
+        )
+    if found.mixes:
+        lines.append(f"Not recommended: {CHANGES}")
     yield "\n".join(lines)
 
 
-def _next(found: Fit, source: str) -> Iterator[str]:
-    planned = next((row for row in found.rows if row.plan is not None and row.plan.segments), None)
-    if planned is not None and planned.samples == found.samples:
-        gpu, on = planned.device, f" on {planned.gpu}" if len(found.rows) > 1 else ""
-        if found.profile.recipe is None and ":" in source:
+def _next(found: Fits, source: str) -> Iterator[str]:
+    """Say what to do for the first device that takes the recorded samples in microbatches, or under a plan."""
+    for row in found.rows if source else ():
+        way = row.best
+        if way is None or (way.plan is None and way.microbatches == 1) or row.samples != found.samples:
+            continue
+        gpu, on = row.device, f" on {row.gpu}" if len(found.rows) > 1 else ""
+        own = found.profile.recipe is None and ":" in source
+        if way.microbatches > 1:
+            plan = f' after autockpt.apply(model, budget="{_gib(gpu.budget_bytes)}")' if way.plan is not None else ""
+            yield (
+                f"Next{on}: {way.microbatches} times backward of loss / {way.microbatches}, each on {way.samples} "
+                f"samples, then optimizer.step(){plan}"
+            )
+        elif own:
             yield f'Next{on}: autockpt.apply(model, budget="{_gib(gpu.budget_bytes)}")'
         else:
             yield f"Next{on}: autockpt solve {source} --budget {_gib(gpu.usable_bytes)} -o plan.json"
+        return
 
 
 def _gib(n_bytes: int) -> str:
@@ -235,7 +249,7 @@ def _gib(n_bytes: int) -> str:
     return f"{100 * n_bytes // 2**30 / 100:.2f}GiB"
 
 
-def _document(found: Fit) -> dict[str, object]:
+def _document(found: Fits) -> dict[str, object]:
     """The figures as JSON has them, in bytes, ratios and samples."""
     return {
         "kind": "fit",
@@ -244,6 +258,7 @@ def _document(found: Fit) -> dict[str, object]:
         "samples": found.samples,
         **_world_document(found.profile),
         "overheads_by_roofline": found.by_roofline,
+        "microbatches_change_the_result": found.mixes,
         "rows": [_row_document(row) for row in found.rows],
         "lowest": found.lowest,
         "switches": [
@@ -269,7 +284,7 @@ def _world_document(profile: Profile) -> dict[str, object]:
     return {"rank": {"ranks": world.ranks, "way": world.way, **held}}
 
 
-def _row_document(row: Row) -> dict[str, object]:
+def _row_document(row: FitRow) -> dict[str, object]:
     return {
         "device": row.gpu,
         "samples": row.samples,
@@ -278,8 +293,10 @@ def _row_document(row: Row) -> dict[str, object]:
         "host_bound": row.host_bound,
         "predicted_peak_bytes": row.plan.peak_bytes if row.plan is not None else None,
         "predicted_minimum_bytes": row.minimum_bytes,
+        "predicted_floor_bytes": row.floor_bytes,
         "largest_batch": row.largest,
         "largest_plain_batch": row.largest_plain,
+        "ways": [way_document(row, way) for way in row.ways],
     }
 
 
@@ -288,8 +305,8 @@ def _device_document(gpu: Gpu) -> dict[str, object]:
         "title": gpu.title,
         "memory": gpu.memory,
         "usable_bytes": gpu.usable_bytes,
-        "half_flops": gpu.roofline.half_flops,
-        "single_flops": gpu.roofline.single_flops,
-        "bytes_per_second": gpu.roofline.bytes_per_second,
+        "half_flops": gpu.roofline and gpu.roofline.half_flops,
+        "single_flops": gpu.roofline and gpu.roofline.single_flops,
+        "bytes_per_second": gpu.roofline and gpu.roofline.bytes_per_second,
         "source": gpu.source,
     }

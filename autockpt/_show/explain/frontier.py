@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..._data.frontier import Frontier
 from ...solvers.units import format_bytes, format_seconds
 from ..page import YELLOW, Bar, Page, PageTable
-from .common import MODES, by_reason, caveats, how_timed, pace, whose_host
+from .common import MODES, by_reason, caveats, how_timed, pace, rate, whose_host
 
 
 def frontier_page(frontier: Frontier) -> Page:
@@ -59,6 +59,7 @@ def _rows(frontier: Frontier) -> list[dict[str, object]]:
             "freed_bytes": frontier.plain_peak_bytes - plan.peak_bytes,
             "recompute_seconds": plan.recompute_seconds,
             "recompute_overhead": plan.recompute_overhead,
+            "samples_per_second": frontier.samples_per_second(plan),
             "host_pace_seconds": plan.host_pace_seconds,
             "host_mode": plan.host_mode,
             "gap": plan.gap,
@@ -70,18 +71,27 @@ def _rows(frontier: Frontier) -> list[dict[str, object]]:
     ]
 
 
+def _rates(frontier: Frontier) -> dict[str, list[str | Bar]]:
+    """Return the column of samples a second; none where they are not known."""
+    if frontier.samples_per_second(frontier.plans[0]) is None:
+        return {}
+    rates: list[str | Bar] = [rate(frontier, plan) for plan in frontier.plans]
+    return {"samples/s": rates}
+
+
 def _table(frontier: Frontier) -> PageTable:
     plans = frontier.plans
     shares = [_share(plan.peak_bytes, frontier) for plan in plans]
     dearest = max(plan.recompute_overhead for plan in plans) or 1
-    names: list[str | Bar] = ["plain", *[""] * (len(plans) - 2), "minimum"]
+    rates = _rates(frontier)
     columns: dict[str, list[str | Bar]] = {
-        "plan": names[: len(plans)],
+        "plan": ["plain", *[""] * (len(plans) - 2), "minimum"][: len(plans)],
         "peak": [Bar(format_bytes(plan.peak_bytes), share) for plan, share in zip(plans, shares, strict=True)],
         "of plain": [f"{share:.1%}" for share in shares],
         "freed": [format_bytes(frontier.plain_peak_bytes - plan.peak_bytes) for plan in plans],
         "recompute": [format_seconds(plan.recompute_seconds) for plan in plans],
         "of step": [Bar(f"{plan.recompute_overhead:.1%}", plan.recompute_overhead / dearest, YELLOW) for plan in plans],
+        **rates,
         "gap": ["-" if plan.gap is None else f"{plan.gap:.0%}" for plan in plans],
         "segments": [str(len(plan.segments)) for plan in plans],
         "solver": [plan.solver for plan in plans],
@@ -95,5 +105,5 @@ def _table(frontier: Frontier) -> PageTable:
         title=title,
         header=list(columns),
         rows=list(zip(*columns.values(), strict=True)),
-        least_told=("freed", "solver", "segments"),
+        least_told=("freed", "solver", "segments", *rates),
     )

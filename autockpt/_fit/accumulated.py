@@ -1,0 +1,73 @@
+"""A step in several microbatches: what a later one holds, and what adding gradients takes. No torch.
+
+microbatch    1               2               3, the last
+gradients     come one by one are all there, and each new one is added and freed     the optimizer steps once
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .._data.profile import Profile
+from .._data.rooflines import ROOFLINES
+from .._replays.two_clocks import Launches
+
+LINGERS = 4
+"""Ticks for which a new gradient stands until it is added: it passes a view or two, and another may come between."""
+
+MOVES = 3
+"""Times that adding a gradient moves its bytes: both are read, and one is written."""
+
+
+def gradients_of(profile: Profile) -> tuple[int, ...]:
+    """Return the gradients that a step leaves: what is born in its backward and outlives it. O(tensors)."""
+    tensors = profile.tensors
+    lives = enumerate(zip(tensors.birth, tensors.death, strict=True))
+    return tuple(each for each, (birth, death) in lives if birth >= profile.forward_ticks and death >= profile.ticks)
+
+
+def later(profile: Profile) -> Profile:
+    """Return the step of a later microbatch: beside the gradients of those before it, to which it adds its own.
+
+    At each moment it holds no less than the first one, so the peak of all microbatches is its peak. Predicted, and held
+    to steps that were recorded so; O(tensors).
+    """
+    tensors, new = profile.tensors, set(gradients_of(profile)) - set(profile.saves.tensor)
+    deaths = tuple(
+        max(min(birth + LINGERS, profile.ticks - 1), birth + 1) if tensor in new else death
+        for tensor, (birth, death) in enumerate(zip(tensors.birth, tensors.death, strict=True))
+    )
+    before = profile.static.gradient_bytes + sum(tensors.bytes[tensor] for tensor in new)
+    return msgspec.structs.replace(
+        profile,
+        static=msgspec.structs.replace(profile.static, gradient_bytes=before),
+        tensors=msgspec.structs.replace(tensors, death=deaths),
+    )
+
+
+def floor_bytes(profile: Profile) -> int:
+    """Return what no plan changes: what stands before the step, and the optimizer's step after it."""
+    return max(profile.static.total_bytes, profile.optimizer_peak_bytes)
+
+
+def adding(profile: Profile, launch_seconds: float) -> Launches:
+    """Return the kernels that add the gradients of a step to those before it.
+
+    Args:
+        profile: of a step that adds to none, with the seconds of a device; it takes nothing of one without known rates.
+        launch_seconds: of the host, for one kernel.
+    """
+    new, rates = gradients_of(profile), ROOFLINES.get(profile.device)
+    moved = MOVES * sum(profile.tensors.bytes[tensor] for tensor in new)
+    return Launches(len(new) * launch_seconds, moved / rates.bytes_per_second if rates else 0.0, len(new))
+
+
+def mixes_samples(profile: Profile) -> bool:
+    """Whether a step normalizes by statistics of the whole batch, as BatchNorm does while it trains.
+
+    It is seen by what runs: a call that normalizes by a batch, and changes its buffers.
+    """
+    return any(
+        "batch_norm" in name and bool(profile.calls[call].buffers)
+        for name, call in zip(profile.ops.name, profile.ops.call, strict=True)
+    )

@@ -1,0 +1,45 @@
+"""The step of one model on batches of any size, with the seconds of any device. No torch.
+
+asked size ─┬─ recorded anew, where that is possible ──────────────────────▶ Profile
+            └─ else the smallest recorded one that is larger, scaled ──────▶ Profile
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TypeAlias
+
+from .._data.profile import Profile
+from .sized import Batches
+from .timed import carried
+
+MOST_RECORDED = 6
+"""So many sizes of a batch are recorded at most; a large model takes seconds for each."""
+
+Recorded: TypeAlias = Callable[[str, int | None], Profile | None]
+"""Returns a step on so many samples with the seconds of a device, None for the batch as it is; or None if it cannot."""
+
+
+class Steps:
+    """Steps of one model, each made once."""
+
+    def __init__(self, profile: Profile, samples: int | None, recorded: Recorded | None = None) -> None:
+        self._profile, self.samples = profile, samples
+        self._recorded = recorded
+        self._sizes: dict[int, bool] = {}  # those that were asked for, and whether they could be recorded
+        self.at = functools.cache(self._at)
+
+    def _at(self, gpu: str, size: int | None) -> Profile:
+        """Return the step on so many samples, with the seconds of a device; None for the batch that was recorded."""
+        if size is None or self.samples is None or size == self.samples:
+            found = self._recorded(gpu, None) if self._recorded else None
+            return found or carried(self._profile, gpu)
+        if self._recorded is not None and self._sizes.get(size, sum(self._sizes.values()) < MOST_RECORDED):
+            found = self._recorded(gpu, size)
+            self._sizes[size] = found is not None
+            if found is not None:
+                return found
+        larger = [each for each, able in self._sizes.items() if able and each > size]
+        nearest = min(larger, default=self.samples)
+        return Batches.of(self.at(gpu, nearest), nearest).at(size)
