@@ -194,7 +194,8 @@ def _host(found: Fits) -> Iterator[str]:
             yield f"{row.gpu}: {said} with its plan; {whose}"
             return
     if any(row.best is not None and row.best.microbatches > 1 for row in found.rows) and not found.profile.is_shared:
-        yield f"Microbatches are timed with what the host takes to launch them; {ASSUMED}"
+        whose = whose_host(host_mode(found.profile) is not None, found.profile)
+        yield f"Microbatches are timed with what the host takes to launch them; {whose}"
 
 
 def _notes(found: Fits) -> Iterator[str]:
