@@ -42,7 +42,8 @@ Rules of replays: what makes a gradient right.
    modes, context variables, stream. ``model.eval()`` before backward changes nothing.
 9. A replay restores what it changes, even if it is interrupted. It may run between any two operators of backward, and
    in another thread than forward. It may also run before backward, while a stage of a pipeline waits for its gradient
-   (`Table.early`); the slots are full then as backward reads them.
+   (`Table.early`); the slots are full then as backward reads them. Of replays that draw from a generator of the host
+   one runs at a time (`_found/turns.py`): all threads share these.
 10. A replay ends with the last tensor that is needed, even in the middle of a call. Nothing after that runs twice.
 11. Number, node, shape, strides, dtype and device of saved tensors are always those of forward, or an error is raised.
     Tensors that were changed in place are refused. Values are compared if the frame's replayer `compares`: in the first
