@@ -165,7 +165,9 @@ def restore_states(states: Mapping[Generator, Any]) -> None:
     peak may be.
     """
     for generator, state in states.items():
-        if isinstance(generator, HostGenerator) or generator.device.type == "cpu" or state_of(generator) != state:
+        if generator is torch.default_generator:  # as mostly, and as in `set_states`
+            generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
+        elif isinstance(generator, HostGenerator) or generator.device.type == "cpu" or state_of(generator) != state:
             set_states([(generator, state)])
 
 

@@ -69,7 +69,8 @@ def doubled(
     held: dict[int, Contents] = {}
     for key, part in parts.items():
         every = part.values()
-        held[key] = dict(zip(part, map(others.get, map(id, every), every), strict=True))
+        same = others.keys().isdisjoint(map(id, every))
+        held[key] = part.copy() if same else dict(zip(part, map(others.get, map(id, every), every), strict=True))
     for double, found in zip(doubles, tree.contents, strict=True):
         contents = rebind.contents(found)
         for name in HELD:

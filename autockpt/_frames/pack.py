@@ -45,7 +45,6 @@ class Pack:
     @_torch_private.never_compiled
     def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Detached:
         """Return what autograd is to hold for `tensor`. Only a `Slot` does not keep the tensor alive."""
-        source: tuple[int, int] | None = None
         plain = type(tensor) in _PLAIN
         try:  # an error that came out of an operator might end the process: see `_calls/own_errors.py`
             try:  # as `storage_key`, without a call
@@ -60,15 +59,12 @@ class Pack:
                 return owned
             frame = self._frame
             assert frame is not None
-            if self.inputs is not None or not plain:
-                found = self._source(frame, tensor, storage)
-                if isinstance(found, Detached):
-                    return found
-                source = found
+            source = None if plain and self.inputs is None else self._source(frame, tensor, storage)
+            if isinstance(source, Detached):
+                return source
             slot: Slot = _new(Slot)  # and no `__init__`, which would be one more call for each saved tensor
-            slot.frame = frame
+            slot.frame, slot._version = frame, 0
             slot.value = slot.given = slot.expected = None
-            slot._version = 0
             try:
                 look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
             except RuntimeError:
@@ -77,13 +73,13 @@ class Pack:
             slot.node = type(tensor.grad_fn)
             if frame.replayer.compares:
                 frame.replayer.saves(slot, tensor)
+            if source is not None:
+                self.sources.append(source)
         except Exception as error:
             self.error = self.error or error
             if self.inputs is None:
                 self.slots.append(None)
             return Detached(tensor, "a tensor that stays")
-        if source is not None:
-            self.sources.append(source)
         self.slots.append(weakref.ref(slot))
         return slot
 

@@ -69,6 +69,7 @@ class Replay:
         if self.call.units is not None:
             self.handle, self.planned = self.call.units.handle, self.call.units.planned
         self._next = self._entry = self._functions = 0
+        self._limit = 0  # number of the first slot that the running call may not fill
         self._hollow: list[str] = []
         self._stopped = False
         self._problem: str | None = None
@@ -185,6 +186,7 @@ class Replay:
         # global. Through the replay that would lead to the frame: a cycle that no collector sees.
         pack = functools.partial(self._pack, weakref.ref(self))
         self._entry, self._functions, thread.units = 0, 0, None if plain else self
+        self._limit = sys.maxsize if call.end is None else call.end
         try:
             _torch_private.push_hooks(pack, self._unpack)
             if plain:
@@ -298,12 +300,10 @@ class Replay:
     def _pack(replay: Callable[[], Any], tensor: Tensor) -> Tensor | None:
         """Fill the next slot of a replay with `tensor`, and end that replay if the slot was the last."""
         self: Replay = replay()  # while it runs, it is alive
-        if self._stopped:  # the module caught `_Stop` and went on
-            raise _Stop
         number = self._next
-        self._next, end = number + 1, self.call.end
-        if end is not None and number >= end:
-            self._stop("saved more tensors than its forward did")
+        if number >= self._limit:
+            self._beyond()
+        self._next = number + 1
         reference = self._slots[number]
         slot = None if reference is None else reference()
         # A value with its graph would hold the replay's graph, and so the slots. One without a graph stays as it is.
@@ -318,6 +318,12 @@ class Replay:
             self._stop(None)
         return value
 
+    def _beyond(self) -> None:
+        """End the replay once more if the module caught `_Stop` and went on, or else since it saves too much."""
+        if self._stopped:
+            raise _Stop
+        self._stop("saved more tensors than its forward did")
+
     def _stop(self, problem: str | None) -> None:
-        self._stopped, self._problem = True, problem
+        self._stopped, self._problem, self._limit = True, problem, 0
         raise _Stop
