@@ -310,8 +310,8 @@ def _refuse(model: nn.Module, settings: private.CompileSettings) -> None:
         where = "not on a CPU" if elsewhere else "trained by several processes"
         raise NotApplicable(
             f"the model is compiled as a whole and {where}, and what its code takes there is not predicted. Apply to "
-            "the model itself, apply(model, budget, inputs=batch, loss=loss), and compile it after that; or compile its "
-            "blocks one by one."
+            "the model itself, apply(model, budget, inputs=batch, loss=loss), and compile it after that; or compile "
+            "its blocks one by one."
         )
     if settings.dynamic:
         raise NotApplicable(
