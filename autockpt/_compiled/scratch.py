@@ -14,15 +14,12 @@ from .._device import device_of
 from .._device.tape import Event
 from .._torch_private import compiling as private
 
-NO_SCRATCH = frozenset({torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm})
-"""Products: dear to run, and what they take beside their results is their library's for good."""
-
 
 def scratch_bytes(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
     """Return for each operator what it holds at most while it runs, beside what it reads and returns, in bytes.
 
-    Pointwise operators, views and those that draw random numbers are taken to hold nothing, as are operators that
-    cannot run on zeros. Where another profiler runs, nothing can be measured, and all are taken to hold nothing.
+    Views are taken to hold nothing, as are operators that cannot run on zeros. Where another profiler runs, nothing can
+    be measured, and all are taken to hold nothing. Generators are put back.
     """
     alike: dict[object, list[fx.Node]] = {}
     for node in nodes:
@@ -47,10 +44,7 @@ def _may_hold(node: fx.Node) -> bool:
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target.is_view:
         return False
-    light = {torch.Tag.pointwise, torch.Tag.nondeterministic_seeded} & set(target.tags)
-    return (
-        not light and target.overloadpacket not in NO_SCRATCH and not target._schema.is_mutable and bool(_tensors(node))
-    )
+    return not target._schema.is_mutable and bool(_tensors(node))
 
 
 def _look(node: fx.Node) -> object:
@@ -79,7 +73,8 @@ def _measured(device: torch.device, nodes: list[fx.Node]) -> list[int]:
     tape = device_of(device).tape()
     ran: list[tuple[int, int] | None] = []
     try:
-        with tape, torch.no_grad():
+        # A draw, too, may hold something: a bool of a CPU is drawn as an integer first.
+        with torch.random.fork_rng([] if device.type == "cpu" else [device]), tape, torch.no_grad():
             for node in nodes:
                 given = fx.map_arg((node.args, dict(node.kwargs)), lambda each: tree_map(_real, each.meta.get("val")))
                 args, kwargs = tree_map(_real, given)

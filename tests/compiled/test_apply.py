@@ -99,6 +99,7 @@ def test_a_budget_that_is_too_low_is_told_with_the_lowest_that_is_not() -> None:
     assert max(sizes) + static_bytes(model, batch) <= told.value.minimum_bytes
 
 
+@pytest.mark.sweep
 def test_a_second_optimizer_step_is_planned_with_its_state() -> None:
     """The state that the first step makes stands from then on: a plan that has no room for it is made anew."""
     torch.compiler.reset()
@@ -119,6 +120,7 @@ def test_a_second_optimizer_step_is_planned_with_its_state() -> None:
     assert standing > static + state - 1
 
 
+@pytest.mark.sweep
 def test_one_graph_that_is_called_twice_keeps_to_the_budget() -> None:
     """Its calls are cut alike, as the plan counts. The loss of what is handed out is the caller's own."""
     torch.compiler.reset()
@@ -209,6 +211,7 @@ def test_what_cannot_be_asked_is_refused(compile_options: Any, asked: Any, words
         autockpt.apply(compiled, **asked)
 
 
+@pytest.mark.sweep
 def test_who_does_not_compile_loads_none_of_it() -> None:
     code = """
 import sys, torch, autockpt

@@ -10,6 +10,11 @@ import torch
 from tests.compiled.models import MODELS, language
 from tests.doors import CompileSettings, joint_levels, read_joint_graphs, trace_joint_graphs
 
+pytestmark = pytest.mark.filterwarnings(
+    # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
+    "ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning"
+)
+
 
 def test_graphs_are_one_step_and_linked() -> None:
     torch.compiler.reset()
