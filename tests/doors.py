@@ -51,7 +51,6 @@ from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.host_seconds import HostSeconds
 from autockpt._data.keys import split_key
 from autockpt._data.paces import QUEUE, host_mode, paces_of
-from autockpt._data.profile import samples_of
 from autockpt._data.rooflines import IDLE_HOST, ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names

@@ -13,4 +13,4 @@ __all__ = ["IDLE_HOST", "host"]
 def host(**seconds: float) -> AbstractContextManager[object]:
     """Return a context in which candidates are charged these seconds of the host (`HostCosts`), and no others."""
     costs = HostCosts(**seconds)
-    return patch.object(profile_index, "host_costs", lambda device, slowdown: costs)
+    return patch.object(profile_index, "first_costs", lambda profile: costs)

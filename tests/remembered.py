@@ -23,7 +23,7 @@ def candidates_once() -> Iterator[None]:
     last, find = list[Any](), vars(solving)["find_candidates"]
 
     def once(profile: Any, **options: Any) -> Any:
-        host, sparing = vars(profile_index)["host_costs"], options.get("solver") in SPARING
+        host, sparing = vars(profile_index)["first_costs"], options.get("solver") in SPARING
         if not (last and last[0] is profile and last[1:3] == [host, sparing] and not last[3].notes):
             last[:] = profile, host, sparing, find(profile, **options)
         return last[3]

@@ -13,7 +13,7 @@ from .._calls.values import tensors
 from .._data.devices import devices_named, gpu_of
 from .._data.errors import ProfilingError
 from .._data.goal import refuse_no_number
-from .._data.profile import Profile, samples_of
+from .._data.profile import Profile
 from .._fit.fit import Fits, find_fits
 from .._fit.steps import Recorded
 from .._optimizer.memory import Optimizers
@@ -76,14 +76,13 @@ def fit(
         made = _built(build)
         recorded = recorded_by(OnRank(made.model, made.inputs, made.loss, optimizer or made.optimizer), names)
         profile = first_of(recorded, names)
-    own = samples_of(profile)
-    if samples is not None and own is None:
+    if samples is not None and profile.samples is None:
         raise ProfilingError(
             f"samples={samples} is asked for, and nothing says how many the batch has: its first tensor has no "
             "dimension. Give samples to a batch whose first dimension they are"
         )
     sizes = () if samples is None else (samples,)
-    return find_fits(profile, names, samples=own, sizes=sizes, recorded=recorded, offload=offload)
+    return find_fits(profile, names, sizes=sizes, recorded=recorded, offload=offload)
 
 
 def _built(build: object) -> OnRank:

@@ -11,7 +11,7 @@ from .._data.frontier import Frontier
 from .._data.goal import refuse_no_number, refuse_no_seconds
 from .._data.offload import Offload
 from .._data.plan import Plan
-from .._data.profile import Profile, refuse_no_profile, samples_of
+from .._data.profile import Profile, refuse_no_profile
 from ..solvers import parse_bytes
 from ..solvers.common import dominated_by
 from ..solvers.deadline import Deadline, Progress
@@ -103,8 +103,9 @@ def frontier(
     lowest = dominated_by(candidates.problem, solutions[-1].chosen)
     if every.road is not None:
         plans = list(_beside(every, solutions, solver, deadline))
-    samples = samples_of(profile)
-    return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest, samples=samples)
+    return Frontier(
+        model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest, samples=profile.samples
+    )
 
 
 def _refuse_unclear(solver: str, seconds: float, points: int) -> None:

@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .._data.devices import DEVICES, devices_named, gpu_of
-from .._data.profile import Profile, samples_of
+from .._data.profile import Profile
 from ..solvers.errors import AutockptError
 from . import options
 from .ranks import Among, among
@@ -110,11 +110,10 @@ def fit(
         if optimizer is not None:
             raise click.UsageError("--optimizer goes with file.py:function; a profile has counted its own")
         profile = load(source, Profile)
-    samples = samples_of(profile)
-    if sizes and samples is None:
+    if sizes and profile.samples is None:
         raise Misuse(f"{source} does not say how many samples its batch has; record it again by autockpt profile")
     with working() as tell:
-        found = find_fits(profile, gpus, samples=samples, sizes=sizes, recorded=recorded, offload=offload, tell=tell)
+        found = find_fits(profile, gpus, sizes=sizes, recorded=recorded, offload=offload, tell=tell)
     page = fit_page(found, shlex.quote(source))
     return Result(page.document, page.brief, "" if found.fits else f"nothing fits {', '.join(gpus)}")
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..solvers.units import shown
@@ -161,14 +160,6 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             'GPT2LMHeadModel'
         """
         return files.decode(shipped.read(path), cls, source=str(path))
-
-
-def samples_of(profile: Profile) -> int | None:
-    """Return how many samples a profile's batch has; a shipped one's recipe says it; None if nothing does."""
-    if profile.samples is not None:
-        return profile.samples
-    found = re.match(r"\d+", profile.recipe.batch) if profile.recipe is not None else None
-    return int(found[0]) if found else None
 
 
 def refuse_no_profile(profile: object) -> None:

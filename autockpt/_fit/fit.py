@@ -161,7 +161,6 @@ def find_fits(
     profile: Profile,
     gpus: Sequence[str],
     *,
-    samples: int | None = None,
     sizes: Sequence[int] = (),
     recorded: Recorded | None = None,
     offload: str | None = None,
@@ -172,7 +171,6 @@ def find_fits(
     Args:
         profile: of the step.
         gpus: names in `DEVICES`, or amounts of memory.
-        samples: how many the recorded batch has; None if that is not known.
         sizes: numbers of samples a step to ask for; empty for those of the recorded one.
         recorded: records the step on other batches and for other devices; None to work both out from the profile.
         offload: where tensors may wait off the device; see `solve`.
@@ -181,7 +179,8 @@ def find_fits(
     Heuristic: one search of `SECONDS` for each number of samples, and those of `ways_of`. For the largest batches, one
     more search for a lowest peak.
     """
-    steps = Steps(profile, samples, recorded)
+    samples = profile.samples
+    steps = Steps(profile, recorded)
     peaks = _Peaks(Batches.of(profile, samples), offload, tell) if samples else None
     asked = tuple(sizes) or (samples,)
     first = steps.at(gpus[0], asked[0])

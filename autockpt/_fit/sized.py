@@ -49,6 +49,7 @@ class Batches:
         return msgspec.structs.replace(
             profile,
             tensors=msgspec.structs.replace(profile.tensors, bytes=sizes),
+            samples=samples,
             static=static,
             plain_seconds=profile.plain_seconds * times,
             ops=msgspec.structs.replace(ops, seconds=_scaled(ops.seconds, times)),

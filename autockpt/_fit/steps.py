@@ -24,15 +24,15 @@ Recorded: TypeAlias = Callable[[str, int | None], Profile | None]
 class Steps:
     """Steps of one model, each made once."""
 
-    def __init__(self, profile: Profile, samples: int | None, recorded: Recorded | None = None) -> None:
-        self._profile, self.samples = profile, samples
-        self._recorded = recorded
+    def __init__(self, profile: Profile, recorded: Recorded | None = None) -> None:
+        self._profile, self._recorded = profile, recorded
         self._sizes: dict[int, bool] = {}  # those that were asked for, and whether they could be recorded
         self.at = functools.cache(self._at)
 
     def _at(self, gpu: str, size: int | None) -> Profile:
         """Return the step on so many samples, with the seconds of a device; None for the batch that was recorded."""
-        if size is None or self.samples is None or size == self.samples:
+        samples = self._profile.samples
+        if size is None or samples is None or size == samples:
             found = self._recorded(gpu, None) if self._recorded else None
             return found or carried(self._profile, gpu)
         if self._recorded is not None and self._sizes.get(size, sum(self._sizes.values()) < MOST_RECORDED):
@@ -41,5 +41,5 @@ class Steps:
             if found is not None:
                 return found
         larger = [each for each, able in self._sizes.items() if able and each > size]
-        nearest = min(larger, default=self.samples)
+        nearest = min(larger, default=samples)
         return Batches.of(self.at(gpu, nearest), nearest).at(size)

@@ -150,7 +150,7 @@ def checkmate() -> Figures:
     """VGG-19 on a V100 of 16 GB: the largest batches, and what Checkmate's largest costs here."""
     samples, theirs, gpu = 64, 289, "v100-16gb"
     profile = recorded(lambda: (VGG(), {"images": torch.empty(samples, 3, 224, 224)}), gpu)
-    (row,) = find_fits(profile, [gpu], samples=samples).rows
+    (row,) = find_fits(profile, [gpu]).rows
     plan = within(Batches.of(profile, samples).at(theirs), DEVICES[gpu].usable_bytes)
     overhead = None if plan is None else plan.recompute_overhead
     return {"largest": row.largest, "largest_plain": row.largest_plain, "overhead_at_289": overhead}

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from autockpt import Fits, Plan, Profile
-from tests.doors import ROOFLINES, Batches, carried, find_fits, is_carried, largest, samples_of, switches
+from tests.doors import ROOFLINES, Batches, carried, find_fits, is_carried, largest, switches
 from tests.handmade import chain_profile
 
 GIB = 2**30
@@ -17,7 +17,7 @@ load = functools.cache(Profile.load)
 
 @functools.cache
 def found() -> Fits:
-    return find_fits(load("gpt2-xl"), ["t4", "v100-16gb", "rtx4090", "h100"], samples=8)
+    return find_fits(load("gpt2-xl"), ["t4", "v100-16gb", "rtx4090", "h100"])
 
 
 def test_each_device_gets_the_plan_that_fits_it() -> None:
@@ -58,7 +58,7 @@ def test_no_switch_is_stated_where_no_block_repeats() -> None:
 
 
 def test_several_batches_have_a_row_each() -> None:
-    rows = find_fits(load("resnet-50"), ["t4"], samples=256, sizes=[64, 512]).rows
+    rows = find_fits(load("resnet-50"), ["t4"], sizes=[64, 512]).rows
     assert [row.samples for row in rows] == [64, 512]
     assert [bool(row.plan and row.plan.segments) for row in rows] == [False, True]
     assert len({row.largest for row in rows}) == 1
@@ -66,7 +66,7 @@ def test_several_batches_have_a_row_each() -> None:
 
 def test_a_profile_that_does_not_tell_its_samples_has_no_largest_batch() -> None:
     profile = chain_profile()
-    assert samples_of(profile) is None and not is_carried(profile)
+    assert profile.samples is None and not is_carried(profile)
     (row,) = (result := find_fits(profile, ["t4"])).rows
     assert row.largest is None and row.plan is not None and not row.plan.segments
     assert not result.by_roofline

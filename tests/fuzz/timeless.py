@@ -22,7 +22,7 @@ def without_times() -> Iterator[None]:
     leisurely = SimpleNamespace(perf_counter=lambda: next(looks) * 1e-6, thread_time=lambda: next(looks) * 1e-6)
     with (
         mock.patch.object(device_clock, "time", leisurely),
-        mock.patch.object(profile_index, "host_costs", lambda device, slowdown: HOST),
+        mock.patch.object(profile_index, "first_costs", lambda profile: HOST),
         mock.patch.object(timing, "REPEATS", 1),
     ):
         yield

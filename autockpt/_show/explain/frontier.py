@@ -84,8 +84,9 @@ def _table(frontier: Frontier) -> PageTable:
     shares = [_share(plan.peak_bytes, frontier) for plan in plans]
     dearest = max(plan.recompute_overhead for plan in plans) or 1
     rates = _rates(frontier)
+    names: list[str | Bar] = ["plain", *[""] * (len(plans) - 2), "minimum"]
     columns: dict[str, list[str | Bar]] = {
-        "plan": ["plain", *[""] * (len(plans) - 2), "minimum"][: len(plans)],
+        "plan": names[: len(plans)],
         "peak": [Bar(format_bytes(plan.peak_bytes), share) for plan, share in zip(plans, shares, strict=True)],
         "of plain": [f"{share:.1%}" for share in shares],
         "freed": [format_bytes(frontier.plain_peak_bytes - plan.peak_bytes) for plan in plans],
