@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def trace(
                 "branches on values of tensors (.item()) out of forward, or compile blocks one by one."
             ) from error
         _refuse_outside(outputs)
-    return seen.graphs, seen.links()
+    return seen.graphs(outputs), seen.links()
 
 
 def _refuse_outside(outputs: Any) -> None:
@@ -120,10 +121,13 @@ class _Seen:
 
         return noted
 
-    @property
-    def graphs(self) -> list[Traced]:
-        """The graph of each call, in order."""
-        return [self._graphs[number] for number, _, _ in self._calls]
+    def graphs(self, outputs: Any) -> list[Traced]:
+        """Return the graph of each call, in order; `outputs` are those of the model."""
+        kept = {torch_private.storage_key(each) for each in tensors((outputs,))}
+        return [
+            replace(self._graphs[number], handed=frozenset(i for i, each in enumerate(results) if _key(each) in kept))
+            for number, _, results in self._calls
+        ]
 
     def links(self) -> Links:
         """Return which argument of a call is which output of an earlier one."""
@@ -131,9 +135,14 @@ class _Seen:
         found: dict[tuple[int, int], tuple[int, int]] = {}
         for number, (_, args, results) in enumerate(self._calls):
             for i, value in enumerate(args):
-                if isinstance(value, torch.Tensor) and (key := torch_private.storage_key(value)) in made:
+                if (key := _key(value)) in made:
                     found[number, i] = made[key]
             for i, value in enumerate(results):
-                if isinstance(value, torch.Tensor) and (key := torch_private.storage_key(value)):
+                if key := _key(value):
                     made.setdefault(key, (number, i))
         return found
+
+
+def _key(value: Any) -> int:
+    """Return what two tensors that share storage have in common; 0 for anything else."""
+    return torch_private.storage_key(value) if isinstance(value, torch.Tensor) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from .._torch_private import compiling as private
 from .cut import cut, signature
 from .plan import CompiledPlan, make_plan
 from .reading import Traced
+
+_log = logging.getLogger("autockpt")
 
 
 class Partition:
@@ -36,6 +39,8 @@ class Partition:
         name = signature(joint)
         again = self.plan.again.get(name)
         if again is None:
+            if not self.unknown:
+                _log.warning("a graph is compiled that no plan knew ahead: it is cut as low as it can be by itself")
             self.unknown += 1
             alone = make_plan([Traced(joint=joint, n_outputs=more["num_fwd_outputs"])], {}, None)
             again = alone.again[name]

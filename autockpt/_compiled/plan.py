@@ -120,7 +120,7 @@ def _within(
         again = _what_comes_out(step, graphs, stated.chosen(solution.chosen))
         over_bytes = static_bytes + max(levels(counted, again), default=0) - budget_bytes
         if over_bytes <= 0:
-            return _plan(step, graphs, again, static_bytes, solution.notes)
+            return _plan(step, graphs, again, static_bytes, solution.notes + stated.notes)
         asked_bytes = max(asked_bytes - over_bytes, 1)
     raise Infeasible(
         budget_bytes=budget_bytes,
@@ -135,7 +135,7 @@ def _lowest(step: JointStep, graphs: Sequence[Traced], static_bytes: int, solver
     stated = state(step, static_bytes=static_bytes, deadline=Deadline.after(seconds))
     solution = least_peak(stated.problem, solver=solver, seconds=seconds)
     again = _what_comes_out(step, graphs, stated.chosen(solution.chosen))
-    return _plan(step, graphs, again, static_bytes, solution.notes)
+    return _plan(step, graphs, again, static_bytes, solution.notes + stated.notes)
 
 
 def _what_comes_out(step: JointStep, graphs: Sequence[Traced], again: frozenset[int]) -> frozenset[int]:

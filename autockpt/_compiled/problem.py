@@ -22,12 +22,12 @@ class Stated:
     Attributes:
         problem: the problem.
         again: for each of its candidates the operators of forward that run again, by index.
-        complete: whether time sufficed for all candidates.
+        notes: what there was no time for, in words.
     """
 
     problem: Problem
     again: tuple[frozenset[int], ...]
-    complete: bool = True
+    notes: tuple[str, ...] = ()
 
     def chosen(self, candidates: Collection[int]) -> frozenset[int]:
         """Return the operators that run again under a choice of candidates."""
@@ -45,10 +45,10 @@ def state(step: JointStep, *, static_bytes: int = 0, deadline: Deadline = NEVER)
     n = len(step.forward)
     number = {s: i for i, s in enumerate(s for s in step.maker if s not in step.outputs and step.storage_bytes[s])}
     candidates, again, seen = list[Candidate](), list[frozenset[int]](), dict[object, list[frozenset[int]]]()
-    complete = True
+    notes: tuple[str, ...] = ()
     for begin, end in regions(step):
         if deadline.passed:
-            complete = False
+            notes = ("time did not suffice to look into all parts of forward",)
             break
         deadline.tell("%d ways to recompute found", len(candidates))
         alike = _look(step, begin, end)
@@ -70,7 +70,7 @@ def state(step: JointStep, *, static_bytes: int = 0, deadline: Deadline = NEVER)
         tensors=tuple(_tensor(step, storage) for storage in number),
         candidates=tuple(candidates),
     )
-    return Stated(problem=problem, again=tuple(again), complete=complete)
+    return Stated(problem=problem, again=tuple(again), notes=notes)
 
 
 def _look(step: JointStep, begin: int, end: int) -> object:

@@ -45,10 +45,12 @@ class Traced:
     Attributes:
         joint: the graph, in the form in which torch's partitioner cuts it.
         n_outputs: how many of its outputs are forward's.
+        handed: numbers of those that the caller of the model gets.
     """
 
     joint: fx.GraphModule
     n_outputs: int
+    handed: frozenset[int] = frozenset()
 
     @property
     def nodes(self) -> list[fx.Node]:
@@ -165,7 +167,7 @@ class _Reader:
         place = {node: i for i, node in enumerate(traced.nodes)}
         for node in forward_of(traced):
             yield from self._operator(node, number, place[node])
-        handed = {output for earlier, output in self.links.values() if earlier == number}
+        handed = {output for earlier, output in self.links.values() if earlier == number} - traced.handed
         for value, output, _ in private.outputs_of(traced.joint)[: traced.n_outputs]:
             if value is not None:
                 (self.crossing if output in handed else self.outputs).update(self._numbers(number, value))
