@@ -199,6 +199,8 @@ def _let_go(who: str, size: str) -> str:
     held = f"{size} are held {who}"
     if who == ELSEWHERE:
         return f"{held} (an attribute, a list, a cache): let go of them before backward."
+    if who == LOOP:
+        return f"{held}: if it is another model, plan both together, autockpt.apply([one, other], budget=...)."
     return (
         f"{held}, where autograd does not see them: give them to ctx.save_for_backward, so that they can be recomputed."
     )

@@ -86,7 +86,7 @@ def recompute(function: Callable[P, R]) -> Callable[P, R]:
     return functools.update_wrapper(run, function, updated=())
 
 
-def _compiled(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+def _compiled(function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
     """Hand the function to the compiler, which recomputes by its own means."""
     result: R = checkpoint(function, *args, use_reentrant=False, **kwargs)
     return result

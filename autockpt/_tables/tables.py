@@ -85,7 +85,10 @@ def _calls(flow: Flow, found: Lifetimes, at: Mapping[Place, float]) -> tuple[Cal
     records, standing = [], at_attributes(flow, found)
     for index, (seen, span, signature) in enumerate(zip(flow.run.calls, flow.calls, flow.signatures(), strict=True)):
         ops = flow.ops_in(span)
-        changed = {storage for op in ops for storage in flow.changed(op)} & flow.buffers
+        # Also what changes after the call: hooks and other calls of the module write while its replay is to come.
+        until_backward = range(ops.start, len(flow.ops))
+        written = flow.buffers & flow.writes_of.keys()
+        changed = [storage for storage in written if flow.written([storage], until_backward)]
         records.append(
             CallRecord(
                 name=seen.name,

@@ -47,6 +47,9 @@ REPLAYED = {
         )
         for norm in ("InstanceNorm", "BatchNorm1d", "BatchNorm2d")
     },
+    "a buffer that a hook of a frozen layer writes between its two calls": Case(
+        N("PartlyFrozen", N("ScaledOld")), calls=(("tree.1.layer#0", "tree.1.norm#0"),)
+    ),
     "candidates count calls that run without gradients": Case(N("NoGrad"), calls=(("tree.linear#1",),)),
 }
 

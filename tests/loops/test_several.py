@@ -183,7 +183,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_runs_before_the_model_is_named_where_no_plan_holds_the_step() -> None:
     before, model = tower(8), tower(2)
     autockpt.apply(model, "2MiB")
-    with pytest.raises(autockpt.Infeasible, match="held by what runs before the model"):
+    with pytest.raises(autockpt.Infeasible, match="runs before the model: if it is another model, plan both"):
         for batch in steps(4):
             loss_of(model(before(batch))).backward()
             before.zero_grad()
