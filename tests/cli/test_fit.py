@@ -8,10 +8,12 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.cli.shell import Run, imports_torch
 from tests.doors import DEVICES, fit_room, fit_ways
+from tests.handmade import chain_profile
 from tests.remembered import remembering
 
 BUILD = """
@@ -166,3 +168,12 @@ def test_a_profile_of_ones_own_keeps_its_seconds(run: Run, profile_file: Path) -
     result = run("fit", profile_file, "--gpu", "t4")
     assert "seconds as on " in result.out
     assert "How many samples the batch has is not known" in result.out
+
+
+def test_a_recorded_profile_says_how_many_samples_it_has(run: Run, tmp_path: Path) -> None:
+    """`fit profile.json --batch 16` was refused."""
+    file = tmp_path / "of eight.json"
+    msgspec.structs.replace(chain_profile(), samples=8).save(file)
+    rows = json.loads(run("fit", file, "--gpu", "t4", "--batch", "8,16", "--json").out)["rows"]
+    assert [row["samples"] for row in rows] == [8, 16]
+    assert [way["samples"] for way in rows[1]["ways"] if way["microbatches"] == 2] == [8]
