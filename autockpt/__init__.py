@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from ._data.plan import Plan as Plan, Refusal as Refusal, Segment as Segment
     from ._data.profile import Profile as Profile
     from ._data.timeline import MemoryStep as MemoryStep, MemoryTimeline as MemoryTimeline, PeakParts as PeakParts
-    from ._world import profile as profile
+    from ._record.one_rank import profile as profile
     from ._train.apply import apply as apply, plan_of as plan_of, remove as remove
-    from ._tell.report import Report as Report, report as report
+    from ._train.messages.report import Report as Report, report as report
     from ._fit.fit import Fits as Fits
-    from ._frames.thread import is_recomputing as is_recomputing
-    from ._install.recompute import recompute as recompute
+    from ._run.frames.thread import is_recomputing as is_recomputing
+    from ._run.patch.recompute import recompute as recompute
     from ._check.max_batch import MaxBatch as MaxBatch, max_batch as max_batch
     from .solvers.errors import (
         AutockptError as AutockptError,
@@ -77,12 +77,12 @@ _HOME = {
     "_data.plan": ("Plan", "Refusal", "Segment"),
     "_data.profile": ("Profile",),
     "_data.timeline": ("MemoryStep", "MemoryTimeline", "PeakParts"),
-    "_world": ("profile",),
+    "_record.one_rank": ("profile",),
     "_train.apply": ("apply", "plan_of", "remove"),
-    "_tell.report": ("Report", "report"),
+    "_train.messages.report": ("Report", "report"),
     "_fit.fit": ("Fits",),
-    "_frames.thread": ("is_recomputing",),
-    "_install.recompute": ("recompute",),
+    "_run.frames.thread": ("is_recomputing",),
+    "_run.patch.recompute": ("recompute",),
     "_check.max_batch": ("MaxBatch", "max_batch"),
     "solvers.errors": (
         "AutockptError",

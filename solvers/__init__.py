@@ -3,7 +3,7 @@
 Problem ──solve──▶ Solution
 
 Every figure in a solution comes from the judge, `simulate`. A name is imported when it is first used, so that code
-which only needs an error or a formatted number loads nothing else. Public names of `_dataflow` are handed out here as
+which only needs an error or a formatted number loads nothing else. Public names of `dataflow` are handed out here as
 well; that room imports this one, and nothing here imports it before such a name is used.
 
 registry.py      every solver by its name: open it first; names.py has the names alone
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     # marks a name as exported. Sorting or wrapping would put each name on a line of its own.
     # isort: off
     # fmt: off
-    from .._dataflow.bound import Bound as Bound, Lives as Lives, peak_bound as peak_bound
-    from .._dataflow.dataflow import (Dataflow as Dataflow, Decisions as Decisions, Item as Item, Unit as Unit)
-    from .._dataflow.menu import make_menu as make_menu
+    from .._choose.dataflow.bound import Bound as Bound, Lives as Lives, peak_bound as peak_bound
+    from .._choose.dataflow.dataflow import (Dataflow as Dataflow, Decisions as Decisions, Item as Item, Unit as Unit)
+    from .._choose.dataflow.menu import make_menu as make_menu
     from .errors import (AutockptError as AutockptError, BackendError as BackendError, BudgetError as BudgetError,
         Infeasible as Infeasible, InvalidProblem as InvalidProblem, TooCostly as TooCostly,
         UnknownSolver as UnknownSolver)
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 # fmt: off
 _HOME = {
-    "._dataflow.bound": ("Bound", "Lives", "peak_bound"),
-    "._dataflow.dataflow": ("Dataflow", "Decisions", "Item", "Unit"),
-    "._dataflow.menu": ("make_menu",),
+    "._choose.dataflow.bound": ("Bound", "Lives", "peak_bound"),
+    "._choose.dataflow.dataflow": ("Dataflow", "Decisions", "Item", "Unit"),
+    "._choose.dataflow.menu": ("make_menu",),
     "errors": ("AutockptError", "BackendError", "BudgetError", "Infeasible", "InvalidProblem", "TooCostly",
         "UnknownSolver"),
     "frontier": ("sweep",),

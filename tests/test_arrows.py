@@ -1,9 +1,7 @@
 """Which room of the library imports which: arrows run one way, whether at module level, in functions, or for types.
 
-            solvers ◀── dataflow ◀──────────── choose ◀─┐
-                         data ◀─┤                    train ◀── check ◀── show ◀── cli
-    torch_private ◀── device ◀── watch ◀───────────── record ◀─┤
-                      stash ◀── frames ◀── compare ◀── install ◀─┘      nested lies between frames and install
+    data ◀── torch ◀── calls, ranks ◀── stash ◀── run ◀── record ◀─┐
+    solvers ◀──────────────────────── choose ◀── fit               train ◀── check ◀── show ◀── cli
 
 Each room may import those that an arrow leads to, however far. All may import the leaves.
 """
@@ -25,91 +23,28 @@ from tests.doors import HOMES
 
 ROOT = Path(__file__).parent.parent
 
-BELOW_TRAIN = {
-    "_data",
-    "_torch_private",
-    "_device",
-    "_calls",
-    "_ranks",
-    "_stash",
-    "_watch",
-    "_optimizer",
-    "_tables",
-    "_record",
-    "solvers",
-    "_link",
-    "_index",
-    "_cuts",
-    "_dataflow",
-    "_compiled",
-    "_replays",
-    "_choose",
-    "_found",
-    "_frames",
-    "_nested",
-    "_compare",
-    "_install",
-    "_batches",
-    "_tell",
-}
+BELOW_TRAIN = {"_data", "_torch", "_calls", "_ranks", "_stash", "_run", "_record", "_compiled", "solvers", "_choose"}
 
 LEFT_OF = {
     "solvers": set[str](),
-    "_torch_private": set[str](),
     "_data": set[str](),
-    "_device": {"_data", "_torch_private"},
-    "_calls": {"_data", "_torch_private", "_device"},
-    "_ranks": {"_data", "_torch_private"},
-    "_stash": {"_data", "_torch_private", "_device", "_calls", "_ranks"},
-    "_watch": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
-    "_optimizer": {"_calls", "_data", "_torch_private", "_device", "_ranks", "_watch"},
-    "_tables": {"_data", "_ranks", "_watch"},
-    "_record": {
-        "_data",
-        "_torch_private",
-        "_device",
-        "_calls",
-        "_ranks",
-        "_stash",
-        "_watch",
-        "_optimizer",
-        "_tables",
-        "_install",  # a plan is taken off a model while that is recorded
-    },
-    "_batches": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_record"},
-    "_world": {"_data", "_torch_private", "_calls", "_optimizer", "_ranks", "_record"},
-    "_link": {"_data", "solvers"},
-    "_index": {"_data"},
-    "_cuts": set(),
-    "_dataflow": {"solvers"},
-    "_replays": {"_data", "_link", "_index"},
-    "_choose": {"_data", "_link", "_index", "_cuts", "_dataflow", "_replays", "solvers"},
-    "_compiled": {"_data", "_torch_private", "_device", "_calls", "_optimizer", "_record", "_dataflow", "solvers"},
-    "_fit": {"_data", "_index", "solvers", "_replays", "_choose"},
-    "_found": {"_data", "_torch_private", "_device", "_calls"},
-    "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash", "_found"},
-    "_compare": {"_data", "_torch_private", "_device", "_calls", "_stash", "_found", "_frames"},
-    "_nested": {"_data", "_torch_private", "_device", "_calls", "_stash", "_found", "_frames"},
-    "_install": {"_data", "_torch_private", "_device", "_calls", "_stash", "_found", "_frames", "_nested", "_compare"},
-    "_tell": {"_data", "_index", "_torch_private", "_device", "_calls", "solvers", "_choose", "_frames", "_install"},
+    "_torch": {"_data"},
+    "_calls": {"_data", "_torch"},
+    "_ranks": {"_data", "_torch"},
+    "_stash": {"_data", "_torch", "_calls", "_ranks"},
+    "_run": {"_data", "_torch", "_calls", "_ranks", "_stash"},
+    "_record": {"_data", "_torch", "_calls", "_ranks", "_stash", "_run"},
+    "_choose": {"_data", "solvers"},
+    "_compiled": {"_data", "_torch", "_calls", "_record", "solvers", "_choose"},
+    "_fit": {"_data", "solvers", "_choose"},
     "_train": BELOW_TRAIN,
-    "_check": BELOW_TRAIN | {"_train", "_world", "_fit"},
-    "_show": {"_data", "_index", "_record", "solvers", "_replays", "_choose", "_fit", "_tell", "_train", "_check"},
-    "_cli": {
-        "_data",
-        "_device",
-        "_optimizer",
-        "_record",
-        "solvers",
-        "_choose",
-        "_fit",
-        "_train",
-        "_check",
-        "_show",
-        "_world",
-    },
-    "profiles": set(),
+    "_check": BELOW_TRAIN | {"_train", "_fit"},
+    "_show": {"_data", "_record", "solvers", "_choose", "_fit", "_train", "_check"},
+    "_cli": {"_data", "_torch", "_record", "solvers", "_choose", "_fit", "_train", "_check", "_show"},
+    "profiles": set[str](),
 }
+
+MOST_ARROWS = 80
 
 LEAVES = {"solvers.errors", "solvers.refusals", "solvers.units"}
 """What all may import; they import one another, and nothing else of the library."""
@@ -118,20 +53,19 @@ BY_NAME = {
     "__init__.py": "public names",
     "solvers/__init__.py": "public names",
     "solvers/highs.py": "PuLP",
-    "_data/document.py": "pages of _show",
+    "_data/text/document.py": "pages of _show",
     "_cli/group.py": "commands",
     "_cli/target.py": "the user's module",
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-HANDED_OUT = {"solvers/__init__.py": "_dataflow"}
+HANDED_OUT = {"solvers/__init__.py": "_choose"}
 """A room whose public names another one hands out: it is named there for type checkers, and loaded by who asks."""
 
-THROUGH_WATCH = {"_tables"}
-"""Rooms that import no torch, and load it since `_watch` does, whose data they read."""
+WITHOUT_TORCH = {"_data", "solvers", "_choose", "_fit", "_show", "_cli", "profiles"}
+"""Rooms that load without torch."""
 
-WITHOUT_TORCH = {"_data", "solvers", "_link", "_index", "_cuts", "_dataflow", "_replays", "_choose"}
-WITH_TORCH = BELOW_TRAIN - WITHOUT_TORCH - THROUGH_WATCH | {"_train", "_check", "_world"}
+WITH_TORCH = set(LEFT_OF) - WITHOUT_TORCH
 """Rooms that may import torch at module level."""
 
 
@@ -219,6 +153,11 @@ def test_arrows_run_one_way() -> None:
     assert sorted(against) == [], "these run against the arrows"
 
 
+def test_arrows_are_few() -> None:
+    arrows = {(each.room, to) for each in imports() if (to := imported(each.name)) not in {None, each.room, *LEAVES}}
+    assert len(arrows) <= MOST_ARROWS
+
+
 @pytest.mark.parametrize("room", sorted({file.partition("/")[0] for file in HANDED_OUT}))
 def test_what_a_room_hands_out_is_not_loaded_with_it(room: str) -> None:
     """All its files together load no other room, but those that its arrows lead to."""
@@ -254,7 +193,7 @@ def test_torch_is_imported_where_models_run() -> None:
     assert {each.room for each in torch if each.where == "function"} <= {*WITH_TORCH, "_cli"}
 
 
-@pytest.mark.parametrize("room", sorted(set(LEFT_OF) - WITH_TORCH - THROUGH_WATCH))
+@pytest.mark.parametrize("room", sorted(WITHOUT_TORCH))
 def test_rooms_without_torch_load_without_it(room: str) -> None:
     """What they import imports none either."""
     modules = [file.removesuffix(".py").replace("/", ".") for file in trees() if file.startswith(f"{room}/")]

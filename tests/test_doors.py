@@ -83,10 +83,10 @@ def reached(tree: ast.AST) -> set[str]:
 @pytest.mark.parametrize(
     ("code", "found"),
     [
-        ("import autockpt._frames", {"_frames"}),
+        ("import autockpt._run.frames", {"_run.frames"}),
         ("import autockpt._train as run", {"_train"}),
         ("from autockpt import Plan, _train as run", {"_train"}),
-        ("def inside(): from autockpt._frames import frame, slots", {"_frames.frame", "_frames.slots"}),
+        ("def inside(): from autockpt._run.frames import frame, slots", {"_run.frames.frame", "_run.frames.slots"}),
         ("import autockpt; autockpt._train.apply(1)", {"_train"}),
         ("import autockpt.solvers; autockpt._HOME", {"_HOME"}),
         ("import autockpt as library; library._train", {"_train"}),

@@ -33,7 +33,7 @@ def printed() -> list[str]:
     return strings("*.py") + strings("solvers/*.py")  # the second is a link
 
 
-SAID = [text for text in strings("_tell/said.py") if text[:1].islower() or text[:1] == "{"]
+SAID = [text for text in strings("_train/messages/said.py") if text[:1].islower() or text[:1] == "{"]
 
 
 def parts(quoted: str) -> list[str]:

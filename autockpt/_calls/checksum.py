@@ -24,7 +24,7 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
-from .._torch_private import apart
+from .._torch.private import apart
 from .columns import Places, alike, on_device
 from .layout import bytes_of, is_dense, told_by_bytes
 

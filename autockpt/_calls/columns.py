@@ -28,8 +28,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from .._device.present import current_stream, in_stream
-from .._torch_private import StreamNumbers
+from .._torch.devices.present import current_stream, in_stream
+from .._torch.private import StreamNumbers
 from .layout import flat, is_dense
 
 SHORTEST, LONGEST = 521, 1021

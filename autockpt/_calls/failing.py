@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from .. import _torch_private as private
 from .._data.errors import ProfilingError
+from .._torch import private
 from ..solvers.units import shown
 
 BATCH = "Give a batch as the model takes it: a tuple by position, a mapping by keyword, else it is the only argument"

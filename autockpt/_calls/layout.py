@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from .. import _torch_private as private
+from .._torch import private
 
 
 def span_bytes(tensor: torch.Tensor) -> int:

@@ -10,8 +10,8 @@ from torch import nn
 
 from .._data.errors import PinError
 from .._data.goal import Pins
-from .._data.keys import split_function_pattern, split_pattern
 from .._data.offload import Offload
+from .._data.text.keys import split_function_pattern, split_pattern
 from .roots import title
 
 NEAREST, CUTOFF = 3, 0.4

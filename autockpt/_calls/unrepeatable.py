@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from .._device import device_of
+from .._torch.devices import device_of
 
 
 def why_unrepeatable(module: nn.Module) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _torch_private
+from .._torch import private
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 _DEPTH = 4
@@ -136,7 +136,7 @@ def _encode(value: Any, leaves: list[Tensor], seen: dict[int, tuple[Any, _Contai
         new, children = _Container(list, list.extend), value
     elif kind is dict or kind is OrderedDict:
         new, children = _Container(kind, partial(_fill, list(value), ())), value.values()
-    elif (handlers := _torch_private.container_handlers(kind)) is not None:
+    elif (handlers := private.container_handlers(kind)) is not None:
         flatten, unflatten = handlers
         children, context = flatten(value)
         new = _Container(lambda children: unflatten(children, context))

@@ -7,20 +7,20 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._batches.headroom import resized
 from .._calls.failing import failing
 from .._calls.values import tensors
-from .._data.devices import devices_named, gpu_of
 from .._data.errors import ProfilingError
 from .._data.goal import refuse_no_number
+from .._data.hardware.devices import devices_named, gpu_of
 from .._data.profile import Profile
 from .._fit.fit import Fits, find_fits
 from .._fit.steps import Recorded
-from .._optimizer.memory import Optimizers
+from .._record.one_rank.profiling import read_built
+from .._record.one_rank.rank import OnRank
+from .._record.optimizers.memory import Optimizers
 from .._record.recorder import profiles_for
 from .._record.step import Arguments, training_step
-from .._world.profiling import read_built
-from .._world.rank import OnRank
+from .._train.batches.headroom import resized
 from ..solvers.units import shown
 
 _log = logging.getLogger("autockpt")

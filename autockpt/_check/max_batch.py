@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 import torch
 
 from .._choose.solve import solve
-from .._data.document import Document
 from .._data.errors import GrowthError
 from .._data.goal import Patterns, refuse_no_number
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._device import device_of, planned_device
-from .._optimizer.memory import Optimizers
+from .._data.text.document import Document
 from .._record import profile
+from .._record.optimizers.memory import Optimizers
 from .._record.recorder import Mode
 from .._record.step import refuse_other
+from .._torch.devices import device_of, planned_device
 from .._train.apply import goal_for
 from .._train.request import less_margin
 from ..solvers.errors import BudgetError, Infeasible

@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from .. import _torch_private as private
 from .._data.errors import ProfilingError
-from .._device import Device, Level, device_of
-from .._device.present import device_in_use
 from .._ranks.buckets import unseen_bytes
 from .._record.alive import alive, each_storage
+from .._torch import private
+from .._torch.devices import Device, Level, device_of
+from .._torch.devices.present import device_in_use
 from ..solvers.units import shown
 
 

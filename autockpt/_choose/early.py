@@ -14,12 +14,12 @@ import numpy as np
 
 from .._data.plan import Plan, Segment
 from .._data.profile import Profile
-from .._index.profile_index import Ints
-from .._replays.effects import PlannedReplay
 from ..solvers import simulate
 from .candidates import Candidates
 from .candidates.from_plan import find_planned
 from .candidates.problem import base_level, levels
+from .index.profile_index import Ints
+from .replay_cost.effects import PlannedReplay
 
 
 def find_early(profile: Profile, plan: Plan) -> frozenset[int]:

@@ -20,9 +20,9 @@ from ..solvers.frontier import POINTS, SECONDS, sweep_until
 from ..solvers.problem import Solution
 from ..solvers.registry import SEARCHING, named
 from ..solvers.units import shown
-from .bound import BOUND_SECONDS, lay_out, least_seconds
 from .by_clocks import sweep_by_clocks
 from .candidates import Candidates, find_candidates
+from .predict.bound import BOUND_SECONDS, lay_out, least_seconds
 from .solve import believed, for_candidates, make_plan, with_layers
 
 _log = logging.getLogger("autockpt")

@@ -14,8 +14,8 @@ import msgspec
 
 from .._data.errors import NotApplicable
 from .._data.goal import NO_PINS, SECONDS, Asked, Goal, Patterns, Pins
+from .._data.hardware.paces import host_mode
 from .._data.offload import Offload
-from .._data.paces import host_mode
 from .._data.plan import Plan, Refusal, Segment
 from .._data.profile import Profile, refuse_no_profile
 from ..solvers import Infeasible, Solution, simulate
@@ -25,14 +25,14 @@ from ..solvers.errors import TooCostly
 from ..solvers.lowest import least_peak_until
 from ..solvers.registry import named, solve_until
 from .below import Choice, with_parts, worth
-from .bound import lay_out, least_seconds
 from .by_clocks import choose_by_clocks
 from .candidates import Candidates, find_candidates
 from .candidates.by_hand import runs_of_layers
 from .candidates.from_plan import find_planned
 from .moving import choose_moves
-from .peak_breakdown import advise, peak_parts
-from .pins import pin
+from .pinned.pins import pin
+from .predict.bound import lay_out, least_seconds
+from .predict.peak_breakdown import advise, peak_parts
 
 _log = logging.getLogger("autockpt")
 

@@ -1,6 +1,6 @@
 """The command ``autockpt``. Imports no verb before it is asked for, and no torch until one runs a model.
 
-Arguments come in, a page or a JSON document and an exit status go out. Open `verb.py` first, then `solve.py`.
+Arguments come in, a page or a JSON document and an exit status go out. Open `verb.py` first, then `verbs/`.
 
 group.py      imports a verb when it is asked for, and turns an error into one line and an exit status
 options.py    options that several verbs share
@@ -10,7 +10,8 @@ recording.py  how a step is recorded if a verb is given a function
 ranks.py      planning for one rank of several that are not there
 solving.py    the option that names a solver
 screen.py     pages, messages and progress, as wide as the terminal
-demo.py, doctor.py, explain.py, fit.py, frontier.py, profile.py, profiles.py, solve.py, verify.py   a verb each
+
+verbs/   the commands, a file each
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Verbs(click.Group):
         """Import a verb; None if there is none of that name."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
+        command: click.Command = getattr(importlib.import_module(f".verbs.{cmd_name}", __package__), cmd_name)
         command.short_help = VERBS[cmd_name]  # zsh and fish show it
         return command
 

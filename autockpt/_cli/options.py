@@ -13,12 +13,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from .._data import shipped
-from .._data.amounts import MOST_BYTES
-from .._data.devices import gpu_of, named
 from .._data.goal import Goal
+from .._data.hardware.devices import gpu_of, named
+from .._data.hardware.rooflines import ROOFLINES
 from .._data.offload import Offload
 from .._data.profile import Profile
-from .._data.rooflines import ROOFLINES
+from .._data.text.amounts import MOST_BYTES
 from ..solvers.errors import BudgetError
 
 F = TypeVar("F", bound=Callable[..., Any])

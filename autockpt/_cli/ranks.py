@@ -13,7 +13,7 @@ from .target import Target, calling, require_torch
 
 if TYPE_CHECKING:
     from .._data.profile import Profile
-    from .._optimizer.memory import Optimizers
+    from .._record.optimizers.memory import Optimizers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,7 +72,7 @@ def world_of(asked: Among | None) -> Iterator[None]:
         yield
         return
     require_torch()
-    from .._world.group import world_of as opened
+    from .._record.one_rank.group import world_of as opened
 
     with opened(asked.ranks):
         yield
@@ -88,7 +88,7 @@ def profiles_among(
     holds_outputs: bool = True,
 ) -> list[Profile]:
     """Record a step of what `target` made on one of the ranks, with the seconds of each device."""
-    from .._world.rank import OnRank, profiles_of_rank
+    from .._record.one_rank.rank import OnRank, profiles_of_rank
 
     with calling(f"a step of {target}", asked.hint()):
         return profiles_of_rank(

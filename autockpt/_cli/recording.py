@@ -14,8 +14,8 @@ from typing import Any, Literal
 import click
 
 from .._data.errors import ProfilingError
+from .._data.hardware.rooflines import DEFAULT_DEVICE, ROOFLINES
 from .._data.profile import Profile
-from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES
 from ..solvers.errors import AutockptError
 from . import options
 from .ranks import Among, among, profiles_among, world_of

@@ -23,7 +23,7 @@ from .verb import Misuse
 if TYPE_CHECKING:
     import torch
 
-    from .._optimizer.memory import Optimizers
+    from .._record.optimizers.memory import Optimizers
 
 OURS = str(Path(__file__).parent.parent / "_")  # how the paths of the library's own rooms begin
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from .._data import files, terminal
+from .._data import files
 from .._data.errors import InvalidFile, PinError, UnknownProfile
+from .._data.text import terminal
 from .._show.explain.results import parts_page
 from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly, UnknownSolver
 from .screen import show, width

@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
-from .._torch_private import compiling as private
+from .._torch.private import compiling as private
 from .reading import Traced, forward_of, storages_of
 
 

@@ -14,11 +14,11 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_map
 
-from .. import _torch_private as torch_private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
-from .._record.sandbox import Sandbox
-from .._torch_private import compiling as private
+from .._record.aside.sandbox import Sandbox
+from .._torch import private as torch_private
+from .._torch.private import compiling as private
 from ..solvers.units import listed
 from .reading import Links, Traced
 

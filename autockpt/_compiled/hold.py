@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import _torch_private as torch_private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from .._data.goal import Goal
-from .._device import device_of
-from .._optimizer.memory import OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
-from .._optimizer.steps import OptimizerSteps
-from .._torch_private import compiling as private
+from .._record.optimizers.memory import OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
+from .._record.optimizers.steps import OptimizerSteps
+from .._torch import private as torch_private
+from .._torch.devices import device_of
+from .._torch.private import compiling as private
 from ..solvers.errors import AutockptError, Infeasible
 from .dry import trace
 from .partition import Partition, eager_backend

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from .._torch_private import compiling as private
+from .._torch.private import compiling as private
 from .cut import cut, signature
 from .plan import CompiledPlan, make_plan
 from .reading import Traced

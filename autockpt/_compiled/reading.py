@@ -15,10 +15,10 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from .. import _torch_private as torch_private
-from .._data.devices import Roofline
-from .._device.roofline import work_of
-from .._torch_private import compiling as private
+from .._data.hardware.devices import Roofline
+from .._torch import private as torch_private
+from .._torch.devices.roofline import work_of
+from .._torch.private import compiling as private
 from .scratch import scratch_bytes
 from .step import JointStep, Operator
 

@@ -1,4 +1,4 @@
-"""Regions of forward, and the ways to run a part of one again: `_dataflow` has the menu of each.
+"""Regions of forward, and the ways to run a part of one again: `_choose/dataflow` has the menu of each.
 
 operators   0 ──── 4 ──── 9 ─────── 17 ── 21          cuts: places that little memory crosses
 regions     [0, 4) [4, 9) [0, 9) [4, 17) ...          from any cut to one of the next few, within a graph
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from .._dataflow.dataflow import Dataflow, Item, Unit
-from .._dataflow.menu import make_menu
+from .._choose.dataflow.dataflow import Dataflow, Item, Unit
+from .._choose.dataflow.menu import make_menu
 from ..solvers.deadline import NEVER, Deadline
 from .step import JointStep
 

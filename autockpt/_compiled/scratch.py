@@ -10,9 +10,9 @@ from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .._data.errors import ProfilingError
-from .._device import device_of
-from .._device.tape import Event
-from .._torch_private import compiling as private
+from .._torch.devices import device_of
+from .._torch.devices.tape import Event
+from .._torch.private import compiling as private
 
 
 def scratch_bytes(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:

@@ -10,7 +10,7 @@ import msgspec
 
 from ..solvers.units import shown
 from .errors import InvalidFile
-from .keys import split_key
+from .text.keys import split_key
 
 Level = Annotated[int, msgspec.Meta(ge=0, le=64)]
 """0, or that of the part that begins with a call: one level more, and every call before runs once more."""

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from ..solvers.errors import AutockptError, Infeasible
-from .terminal import VARIABLE
+from .text.terminal import VARIABLE
 
 P = ParamSpec("P")
 R = TypeVar("R")

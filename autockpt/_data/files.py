@@ -13,8 +13,8 @@ from typing import IO, TypeVar
 import msgspec
 
 from ..solvers.units import shown
-from .document import Document
 from .errors import InvalidFile
+from .text.document import Document
 
 S = TypeVar("S", bound="Stored")
 

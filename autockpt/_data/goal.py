@@ -13,9 +13,9 @@ import msgspec
 
 from ..solvers.errors import MEANT_BYTES, BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
-from .amounts import Bytes
-from .keys import patterns
 from .offload import Offload
+from .text.amounts import Bytes
+from .text.keys import patterns
 
 _OTHERS = 'budget="min" asks for the lowest peak, max_overhead=0.15 for the lowest within 15 % recompute overhead'
 

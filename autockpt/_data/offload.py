@@ -13,7 +13,7 @@ from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
 from .cuts import Nests
 from .errors import InvalidFile
-from .keys import patterns
+from .text.keys import patterns
 
 HOST = "host"
 """The host's memory, for tensors of a device; anything else is a folder."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import msgspec
 
 from ..solvers.units import shown
-from .amounts import Bytes, Seconds
 from .cuts import Level, refuse_cuts, refuse_inner
 from .errors import InvalidFile, NotApplicable
 from .files import Stored
 from .goal import Goal
-from .keys import MEMBER, CallKey, MemberKey, UnitKey, split_key
 from .offload import Offload, refuse_moves
 from .profile import Profile, refuse_no_profile
+from .text.amounts import Bytes, Seconds
+from .text.keys import MEMBER, CallKey, MemberKey, UnitKey, split_key
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

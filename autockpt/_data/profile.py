@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..solvers.units import shown
 from . import files, shipped
-from .consistency import validate
 from .errors import NotApplicable
-from .step_record import StepRecord
+from .step.consistency import validate
+from .step.step_record import StepRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

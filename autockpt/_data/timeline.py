@@ -1,4 +1,4 @@
-"""The memory of a step under a plan, split by what it is; `_choose/timeline.py` and `peak_breakdown.py` predict it."""
+"""The memory of a step under a plan, split by what it is; `_choose/predict` has how it is predicted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from ..solvers.units import format_bytes
-from .amounts import Bytes
+from .text.amounts import Bytes
 
 Phase = Literal["forward", "backward", "optimizer"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from .._choose.replay_cost.two_clocks import Launches
+from .._data.hardware.rooflines import ROOFLINES
 from .._data.profile import Profile
-from .._data.rooflines import ROOFLINES
-from .._replays.two_clocks import Launches
 
 LINGERS = 4
 """Ticks for which a new gradient stands until it is added: it passes a view or two, and another may come between."""

@@ -16,18 +16,18 @@ from typing import ClassVar
 from .._choose.candidates import Candidates
 from .._choose.candidates.from_plan import find_planned
 from .._choose.frontier import frontier
-from .._choose.peak_breakdown import peak_parts
+from .._choose.predict.peak_breakdown import peak_parts
+from .._choose.replay_cost.two_clocks import TwoClocks
 from .._choose.solve import choose
-from .._data.devices import Gpu, gpu_of
-from .._data.document import Document
 from .._data.frontier import Frontier
 from .._data.goal import Asked, Goal
+from .._data.hardware.devices import Gpu, gpu_of
+from .._data.hardware.rooflines import host_seconds, is_host_bound
 from .._data.offload import Offload
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._data.rooflines import host_seconds, is_host_bound
+from .._data.text.document import Document
 from .._data.timeline import PeakParts
-from .._replays.two_clocks import TwoClocks
 from ..solvers import simulate
 from .accumulated import floor_bytes, later, mixes_samples
 from .sized import Batches

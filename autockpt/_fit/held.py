@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .._data.profile import Profile
-from .._data.world import World
+from .._data.step.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

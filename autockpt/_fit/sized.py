@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from .._choose.index.profile_index import CASTS
 from .._data.profile import Profile
-from .._index.profile_index import CASTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .._choose.candidates import Candidates
+from .._choose.index.products import multiplies
+from .._choose.index.profile_index import Index, Members
+from .._choose.replay_cost.effects import replay_of
 from .._data.profile import Profile
-from .._index.products import multiplies
-from .._index.profile_index import Index, Members
-from .._replays.effects import replay_of
 from ..solvers import simulate
 from ..solvers.blocks import layers
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from .._data.devices import Roofline, named
+from .._choose.index.products import multiplies
+from .._data.hardware.devices import Roofline, named
+from .._data.hardware.rooflines import ROOFLINES
 from .._data.profile import Profile
-from .._data.rooflines import ROOFLINES
-from .._index.products import multiplies
 
 WIDTHS = {"bf16": "half_flops", "fp16": "half_flops", "fp32": "single_flops"}
 """Which rate of a roofline multiplies matrices, by a word in a recipe's precision."""

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from .._choose.candidates import Candidates
 from .._choose.candidates.from_plan import find_planned
 from .._choose.frontier import frontier
-from .._data.paces import DevicePace, HostPace, paces_of
+from .._choose.replay_cost.two_clocks import Launches
+from .._choose.replay_cost.two_clocks import simulate as simulate_clocks
+from .._data.hardware.paces import DevicePace, HostPace, paces_of
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._replays.two_clocks import Launches
-from .._replays.two_clocks import simulate as simulate_clocks
 from ..solvers.common import judged
 from .accumulated import adding, floor_bytes, later
 from .steps import Steps

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from .. import _torch_private as private
+from .._torch import private
 from .base import Agree, Choose, One, Parted, Ranks
 from .buckets import wrappers
 from .fsdp import speaking_parameters, units

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .. import _torch_private as private
+from .._torch import private
 
 
 def data_parallel(model: nn.Module) -> DistributedDataParallel | None:

@@ -15,8 +15,8 @@ import msgspec
 from torch import nn
 
 from .. import __version__
-from .. import _torch_private as private
 from .._data.plan import FIGURES, Plan, Segment
+from .._torch import private
 from . import One, ranks_of
 from .base import Ranks
 from .errors import PLAN, left_of, plain_error, refuse_failed, told_as, unequal_of

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .. import _torch_private as private
-from .._data.keys import name_of, split_key
+from .._data.text.keys import name_of, split_key
+from .._torch import private
 
 
 def units(model: nn.Module) -> dict[str, Any]:

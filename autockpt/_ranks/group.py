@@ -24,8 +24,8 @@ import msgspec
 import torch
 from torch import nn
 
-from .. import _torch_private as private
 from .._data.errors import NotApplicable
+from .._torch import private
 from .base import Choose, Parted, T
 from .circles import Circle, Round, circle_of, waiting, words_of
 

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from .. import _torch_private as private
-from .._data.copies import CopiedTensors
 from .._data.errors import NotApplicable
 from .._data.offload import Offload
 from .._data.profile import Profile
+from .._data.step.copies import CopiedTensors
+from .._torch import private
 from .base import Agree
 from .buckets import wrappers
 from .fsdp import each_unit, speaking_parameters, speaks, units

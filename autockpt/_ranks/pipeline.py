@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from torch import Tensor, nn
 
-from .. import _torch_private as private
+from .._torch import private
 from ..solvers.errors import AutockptError
 from .errors import error_of, plain_error
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from .. import _torch_private as private
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
+from .._torch import private
 from .buckets import wrappers
 from .fsdp import called, gathers, speaking_parameters, speaks, units
 

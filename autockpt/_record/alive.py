@@ -11,12 +11,12 @@ from typing import TypeVar
 import torch
 from torch.optim import Optimizer
 
-from .. import _torch_private as private
-from .._calls.contents import Contents
-from .._data.tables import Static
-from .._device import Device, rounded
-from .._optimizer.shadow import state_tensors
+from .._calls.objects.contents import Contents
+from .._data.step.tables import Static
 from .._ranks.fsdp import gathered_now, parameters_at_rest
+from .._torch import private
+from .._torch.devices import Device, rounded
+from .optimizers.shadow import state_tensors
 
 T = TypeVar("T")
 

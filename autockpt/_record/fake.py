@@ -20,26 +20,26 @@ import msgspec
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .. import _torch_private as private
 from .._data.errors import ProfilingError
+from .._data.hardware.rooflines import DEFAULT_DEVICE, ROOFLINES, Roofline
 from .._data.profile import Profile
-from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES, Roofline
-from .._data.world import World
-from .._device import Clock, planned_device
-from .._device.roofline import work_of
-from .._optimizer.memory import Chosen, optimizer_memory
+from .._data.step.world import World
 from .._ranks.fsdp import units
 from .._stash import open_stash
 from .._stash.spill import Spill, SpilledTensor
-from .._watch.routing import Given, routed_operators, tensors_in
-from .._watch.storage_tape import StorageTape
+from .._torch import private
+from .._torch.devices import Clock, planned_device
+from .._torch.devices.roofline import work_of
 from .alive import alive, static_bytes
-from .recorded import Recorded
+from .aside.sandbox import Sandbox
+from .aside.switches import one_sequence_a_row
+from .optimizers.memory import Chosen, optimizer_memory
 from .runs import watch_step
-from .sandbox import Sandbox
+from .seconds.timing import recorded_seconds
 from .step import Arguments, TrainingStep, training_step
-from .switches import one_sequence_a_row
-from .timing import recorded_seconds
+from .watch.routing import Given, routed_operators, tensors_in
+from .watch.storage_tape import StorageTape
+from .written.recorded import Recorded
 
 _log = logging.getLogger("autockpt")
 

@@ -19,24 +19,24 @@ import msgspec
 import torch
 from torch.optim import Optimizer
 
-from .. import _torch_private as private
-from .._calls.anatomy import anatomy
-from .._calls.contents import Contents
+from .._calls.objects.anatomy import anatomy
+from .._calls.objects.contents import Contents
 from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
-from .._device import AllocatorTape, Event, device_of, rounded
-from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
 from .._ranks.fsdp import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._ranks.pipeline import arriving_at, kept_by, stages_of
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .._stash.waiting import SavedStorage, Waiting
-from .._watch.observer import Observer
+from .._torch import private
+from .._torch.devices import AllocatorTape, Event, device_of, rounded
 from .alive import beside, static_bytes
-from .attribute import HeldBy, Stood, Written
-from .recorded import Recorded
+from .optimizers.shadow import state_tensors
+from .watch.observer import Observer
+from .written.attribute import HeldBy, Stood, Written
+from .written.recorded import Recorded
 
 
 class RecordedStep(SpilledStep):

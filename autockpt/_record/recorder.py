@@ -12,25 +12,25 @@ from typing import Literal
 import msgspec
 import torch
 
-from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
-from .._device import device_of
-from .._install.install import set_aside
-from .._optimizer.memory import Chosen, Optimizers, choose_optimizers, optimizer_memory
 from .._ranks.refuse import refuse_foretold, refuse_own_step
+from .._run.patch.install import set_aside
 from .._stash import open_stash
 from .._stash.plan_stash import rates_of
 from .._stash.spill import Spill
+from .._torch import private
+from .._torch.devices import device_of
 from .alive import static_bytes
-from .host_times import drained_times
-from .own_replays import is_unasked
-from .recorded import Recorded
+from .aside.own_replays import is_unasked
+from .aside.sandbox import Sandbox
+from .aside.switches import RECORDED, switched_off
+from .optimizers.memory import Chosen, Optimizers, choose_optimizers, optimizer_memory
 from .runs import watch_step
-from .sandbox import Sandbox
+from .seconds.host_times import drained_times
+from .seconds.timing import timed_seconds
 from .step import Loss, TrainingStep, refuse_unseen, training_step
-from .switches import RECORDED, switched_off
-from .timing import timed_seconds
+from .written.recorded import Recorded
 
 Mode = Literal["measured", "fake"]
 

@@ -8,17 +8,17 @@ from functools import partial
 
 import torch
 
-from .. import _torch_private as private
-from .._calls.anatomy import anatomy
-from .._data.tables import Static
-from .._device import Clock, device_of
+from .._calls.objects.anatomy import anatomy
+from .._data.step.tables import Static
 from .._stash.spill import Spill
-from .._watch.observer import Observer
-from .._watch.storage_tape import Tape
-from .attribute import Written
-from .recorded import Recorded
-from .sandbox import Sandbox
+from .._torch import private
+from .._torch.devices import Clock, device_of
+from .aside.sandbox import Sandbox
 from .step import TrainingStep
+from .watch.observer import Observer
+from .watch.storage_tape import Tape
+from .written.attribute import Written
+from .written.recorded import Recorded
 
 
 def watch_step(

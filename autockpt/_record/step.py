@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import _torch_private as private
 from .._calls.failing import BATCH, LOSS, described, described_batch, failing
 from .._calls.values import decode, encode, tensors
 from .._data.errors import NotApplicable, ProfilingError
-from .._device import device_of
+from .._torch import private
+from .._torch.devices import device_of
 from ..solvers.units import shown
 from .loss import assumed_loss
 

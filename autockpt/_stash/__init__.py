@@ -14,27 +14,25 @@ host.py          memory of the host
 overlap.py       the same for what a plan moves; copies overlap with compute
 parts.py         which tensors of a recorded step are the same on several ranks, so that each may keep a part
 shard.py         a part on each of several ranks that have the same tensor
-memory.py        which memory: pinned as long as enough is left to others, then pageable
-arenas.py        a space of bytes in a few rows of memory
-free_list.py     which bytes of a space are free
-pieces.py        a tensor's own elements as a row of bytes, without what lies between them
 plan_stash.py    the stash of a plan: which of these it opens, and what it refuses
 
 Steps that are recorded or rehearsed ask `open_stash`. What a plan moves goes through `PlanStash`.
 
 A row is a one-dimensional tensor of bytes.
+
+space/   where the bytes of tensors lie that wait
 """
 
 from __future__ import annotations
 
 import torch
 
-from .. import _torch_private as private
-from .._device import device_of
+from .._torch import private
+from .._torch.devices import device_of
 from .base import Stash
 from .file import FileStash
 from .host import HostStash, MemoryStash
-from .memory import HostMemory
+from .space.memory import HostMemory
 
 
 def open_stash(device: torch.device, *, roomy: bool = False) -> Stash:

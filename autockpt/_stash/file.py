@@ -13,9 +13,9 @@ import torch
 from .._calls.layout import bytes_of
 from .._data.errors import ProfilingError
 from .base import NoRoom, Token
-from .free_list import FreeList
-from .memory import pageable
-from .pieces import Copier, pieces, stored_bytes
+from .space.free_list import FreeList
+from .space.memory import pageable
+from .space.pieces import Copier, pieces, stored_bytes
 
 
 class FileStash:

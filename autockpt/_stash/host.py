@@ -20,13 +20,13 @@ from typing import TypeAlias
 
 import torch
 
-from .. import _torch_private as private
 from .._calls.layout import flat, is_dense
-from .arenas import Arenas, Cursor
+from .._torch import private
 from .base import NoRoom, Token
-from .free_list import FreeList
-from .memory import pageable
-from .pieces import Copier, gaps, longest_piece, pieces, stored_bytes
+from .space.arenas import Arenas, Cursor
+from .space.free_list import FreeList
+from .space.memory import pageable
+from .space.pieces import Copier, gaps, longest_piece, pieces, stored_bytes
 
 ALIGNMENT_BYTES = 64
 """A line of the processor's cache, and a multiple of every element's size."""

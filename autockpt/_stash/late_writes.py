@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from .. import _torch_private as private
 from .._calls.checksum import checksum_of, same
 from .._calls.values import tensors
+from .._torch import private
 from .base import NoRoom
-from .pieces import pieces
+from .space.pieces import pieces
 from .waiting import SavedStorage, Waiting
 
 T = TypeVar("T")

@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from .. import _torch_private as private
-from .._device.lanes import AskedCopy, Lanes
-from .arenas import Arenas
-from .free_list import FreeList
+from .._torch import private
+from .._torch.devices.lanes import AskedCopy, Lanes
 from .host import aligned
+from .space.arenas import Arenas
+from .space.free_list import FreeList
 
 
 class OverlappedStash:

@@ -9,9 +9,9 @@ import msgspec
 import torch
 from torch import nn
 
-from .._data.copies import CopiedTensors
 from .._data.offload import Offload
 from .._data.profile import Profile
+from .._data.step.copies import CopiedTensors
 from .._ranks import Agree
 from .._ranks.layers import sharing_group, with_copies
 from .plan_stash import MEASURED_BYTES, with_measured_rates

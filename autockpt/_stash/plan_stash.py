@@ -10,17 +10,17 @@ from collections.abc import Iterator
 import msgspec
 import torch
 
-from .. import _torch_private as private
 from .._data.errors import NotApplicable
 from .._data.offload import HOST, SHARD, Offload
-from .._device import device_of
 from .._ranks.layers import sharing_group
+from .._torch import private
+from .._torch.devices import device_of
 from . import open_stash
 from .base import NoRoom, Stash
 from .file import FileStash
-from .memory import HostMemory, pageable
 from .overlap import OverlappedStash, Sent
 from .shard import ShardStash
+from .space.memory import HostMemory, pageable
 from .spill import SpilledTensor
 
 MEASURED_BYTES = 1 << 24

@@ -15,9 +15,9 @@ import itertools
 
 import torch
 
-from .. import _torch_private as private
 from .._calls.checksum import number_of
 from .._data.errors import ReplayError
+from .._torch import private
 from .base import Token
 
 UNLIKE = (

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from .. import _torch_private as private
 from .._calls.layout import told_by_bytes
 from .._calls.own_errors import OwnErrors
+from .._torch import private
 from .base import NoRoom, Stash, Token
 from .late_writes import LateWrites, Original, renew
 from .waiting import Waiting

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch.optim import Optimizer
 
-from .. import _torch_private as private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from .._ranks.fsdp import gathered_parameters
+from .._torch import private
 from . import open_stash
 from .base import Stash
 from .spill import Spill, SpilledTensor

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import _torch_private as private
+from .._torch import private
 
 
 @dataclass(slots=True, eq=False)

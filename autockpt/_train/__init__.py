@@ -10,17 +10,17 @@ apply.py      `apply`, `remove`, `plan_of`
 request.py    what a user asked for, if a plan is to be made
 given.py      a plan that the user gives, and the argument `offload`
 governor.py   runs each forward under what was decided; the one place that holds the state
-state.py      the state, frozen; what is seen as a step begins and as one ends
-machine.py    pure functions from a state, and what is seen, to the next one
-known.py      kinds of steps that were recorded, and the plans for them
 starter.py    starts a step as was decided
 review.py     looks at a step that begins, and at one that is over
 step.py       the step that is under way, and what a governor asks of its runner
 runners.py    runners of steps: spilled, timed or recorded without a plan, or under one
 plans.py      makes plans for the kinds of steps that were recorded
-alike.py      one plan for several kinds that begin alike
 evaluations.py which forwards belong to a training step: those that a backward follows
 ranks/        the same with other processes that train the model, and in stages of a pipeline
 
-Beside them `_batches` says what a kind of step is.
+Beside them `_train/batches` says what a kind of step is.
+
+deciding/   what is known of steps and plans, and what follows from it: frozen data, pure functions
+batches/     what a batch looks like, and a kind of step
+messages/    what somebody who trains is told
 """

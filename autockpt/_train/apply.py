@@ -11,21 +11,21 @@ from typing import Any, TypeVar, get_args
 import torch
 from torch import nn
 
-from .. import _torch_private as private
 from .._calls.pin_names import refuse_unclear_pins
 from .._calls.roots import Models, Together, as_one, roots
-from .._compare.checks import Checking
-from .._data import terminal
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins, refuse_slip
 from .._data.offload import Offload
 from .._data.plan import Plan
-from .._device import device_of
-from .._install.install import govern, installed_plan, uninstall
-from .._optimizer.memory import Optimizers
+from .._data.text import terminal
 from .._ranks.refuse import refuse_foretold, refuse_sharded
 from .._record.alive import alive
+from .._record.optimizers.memory import Optimizers
 from .._record.step import refuse_late_writes, refuse_unseen, refuse_untrainable
+from .._run.compare.checks import Checking
+from .._run.patch.install import govern, installed_plan, uninstall
+from .._torch import private
+from .._torch.devices import device_of
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_like, shown
 from .given import apply_given, offload_for

@@ -16,9 +16,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
-from .._batches.batch import Batch
 from .._calls.values import tensors
-from .state import MOST_TRIES
+from .batches.batch import Batch
+from .deciding.state import MOST_TRIES
 from .step import MOST_FORWARDS, StepUnderWay
 
 MOST_KINDS = 64

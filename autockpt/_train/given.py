@@ -8,20 +8,20 @@ import os
 import msgspec
 import torch
 
-from .._choose.pins import refuse_pins
-from .._compare.checks import Checking
+from .._choose.pinned.pins import refuse_pins
 from .._data.errors import NotApplicable
 from .._data.goal import Patterns
 from .._data.offload import Offload, is_rated
 from .._data.plan import Plan, refuse_no_plan
-from .._install.install import install, uninstall
 from .._ranks.by_hand import put_on_together
 from .._ranks.layers import refuse_no_parts
 from .._ranks.refuse import refuse_parts, refuse_units
+from .._record.aside.switches import BESIDE, recomputes_itself
 from .._record.step import refuse_lazy
-from .._record.switches import BESIDE, recomputes_itself
+from .._run.compare.checks import Checking
+from .._run.patch.install import install, uninstall
 from .._stash.plan_stash import refuse_no_way, with_measured_rates
-from .._tell import spoken
+from .messages import spoken
 
 _log = logging.getLogger("autockpt")
 

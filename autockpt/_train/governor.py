@@ -16,27 +16,27 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from .._batches.batch import Batch, Forward, gradient_bytes
 from .._calls.roots import Together, title
-from .._frames.table import Handle
-from .._install.install import cover
-from .._optimizer.steps import OptimizerSteps, blank
-from .._record.switches import CACHE, keeps_cache
-from .._tell import said
-from .._tell.account import Account
-from .._tell.other_models import OtherModels
-from .._tell.said import WarnOnce
-from .._tell.unseen import Unseen
-from .._torch_private import foreign_checkpoint_active, recomputed_function, transforms_active
-from .known import LoopState, Ready
-from .machine import step_begins, step_grows
+from .._record.aside.switches import CACHE, keeps_cache
+from .._record.optimizers.steps import OptimizerSteps, blank
+from .._run.frames.table import Handle
+from .._run.patch.install import cover
+from .._torch.private import foreign_checkpoint_active, recomputed_function, transforms_active
+from .batches.batch import Batch, Forward, gradient_bytes
+from .deciding.known import LoopState, Ready
+from .deciding.machine import step_begins, step_grows
+from .deciding.state import Ran, StepState
+from .messages import said
+from .messages.account import Account
+from .messages.other_models import OtherModels
+from .messages.said import WarnOnce
+from .messages.unseen import Unseen
 from .plans import Plans
 from .ranks.starter import RanksStarter
 from .request import Request
 from .review import StepReview
 from .runners import Runners
 from .starter import StepStarter
-from .state import Ran, StepState
 from .step import StepRunner, StepUnderWay, is_watched_elsewhere
 
 

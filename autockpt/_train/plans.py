@@ -20,28 +20,28 @@ import msgspec
 import torch
 from torch.optim import Optimizer
 
-from .._batches.batch import Forward, Kind, gathered_bytes, gradient_bytes
-from .._batches.headroom import enlarged, grown, larger_kind
-from .._calls.anatomy import anatomy
+from .._calls.objects.anatomy import anatomy
 from .._calls.values import tensors
-from .._compare.checks import ReplayChecks
-from .._data.keys import key_of, split_key
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._data.tables import RefusedPart
-from .._device import device_of
-from .._optimizer.memory import OptimizerMemory, choose_optimizers, optimizer_memory
-from .._optimizer.shadow import state_tensors
+from .._data.step.tables import RefusedPart
+from .._data.text.keys import key_of, split_key
 from .._ranks.refuse import refuse_foretold
 from .._record.alive import static_bytes, storage_bytes
+from .._record.optimizers.memory import OptimizerMemory, choose_optimizers, optimizer_memory
+from .._record.optimizers.shadow import state_tensors
 from .._record.recorder import record_step
 from .._record.step import Arguments, training_step
+from .._run.compare.checks import ReplayChecks
 from .._stash.held import HeldStashes
 from .._stash.shard import is_unlike
-from .._tell.spoken import in_unit
+from .._torch.devices import device_of
 from ..solvers.errors import Infeasible, TooCostly
-from .alike import MOST_OTHERS, shared
-from .known import History, Known, ProfileSource, Ready, keeping_of
+from .batches.batch import Forward, Kind, gathered_bytes, gradient_bytes
+from .batches.headroom import enlarged, grown, larger_kind
+from .deciding.alike import MOST_OTHERS, shared
+from .deciding.known import History, Known, ProfileSource, Ready, keeping_of
+from .messages.spoken import in_unit
 from .request import Request
 
 _log = logging.getLogger("autockpt")

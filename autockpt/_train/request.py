@@ -12,14 +12,14 @@ from torch.optim import Optimizer
 
 from .. import __version__
 from .._choose.solve import choose, restate
-from .._compare.checks import Checking
 from .._data.goal import NO_PINS, Asked, Goal, Pins
 from .._data.offload import Offload
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._device import Device
-from .._optimizer.memory import Optimizers, refuse_no_optimizer
 from .._ranks.errors import PLAN
+from .._record.optimizers.memory import Optimizers, refuse_no_optimizer
+from .._run.compare.checks import Checking
+from .._torch.devices import Device
 from ..solvers.errors import BudgetError, Infeasible
 from ..solvers.registry import named
 from ..solvers.units import alike, format_like, shown

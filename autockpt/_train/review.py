@@ -6,24 +6,24 @@ import logging
 import math
 from collections.abc import Mapping
 
-from .._batches.batch import Batch, Forward, gathered_bytes
 from .._data.errors import ProfilingError
-from .._device import device_of
-from .._install.installation import Installation
-from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
-from .._record.own_replays import is_unasked, own_replays
-from .._record.recorded import Recorded
+from .._record.aside.own_replays import is_unasked, own_replays
+from .._record.optimizers.steps import OptimizerSteps
+from .._record.written.recorded import Recorded
+from .._run.patch.installation import Installation
 from .._stash.shard import is_unlike
-from .._tell import said
-from .._tell.account import Account
-from .._tell.said import WarnOnce
-from .._tell.spoken import in_unit
+from .._torch.devices import device_of
+from .batches.batch import Batch, Forward, gathered_bytes
+from .deciding.machine import step_ends, why_refused
+from .deciding.state import Ran, StepBegins, StepEnds, StepState
 from .evaluations import Evaluations
-from .machine import step_ends, why_refused
+from .messages import said
+from .messages.account import Account
+from .messages.said import WarnOnce
+from .messages.spoken import in_unit
 from .plans import Plans
 from .runners import Measured
-from .state import Ran, StepBegins, StepEnds, StepState
 from .step import StepUnderWay
 
 _log = logging.getLogger("autockpt")

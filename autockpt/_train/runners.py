@@ -24,25 +24,25 @@ from typing import Any, Generic, TypeVar
 from torch import nn
 from torch.optim import Optimizer
 
-from .. import _torch_private as private
-from .._batches.batch import Batch, Forward
-from .._compare.checks import ReplayChecks
 from .._data.errors import NotApplicable, ProfilingError
-from .._device import Device, Level, device_of
-from .._frames.thread import carrying
-from .._install.installation import Installation
 from .._ranks.refuse import refuse_sharded
+from .._record.aside.switches import CHECKPOINTING, Switches
 from .._record.in_place import RecordedStep
-from .._record.switches import CHECKPOINTING, Switches
-from .._record.timed import TimedStep
+from .._record.seconds.timed import TimedStep
+from .._run.compare.checks import ReplayChecks
+from .._run.frames.thread import carrying
+from .._run.patch.installation import Installation
 from .._stash.base import NoRoom
 from .._stash.held import HeldStashes
 from .._stash.spilled_step import SpilledStep
 from .._stash.waiting import Waiting
-from .._tell import spoken
-from .._tell.said import STILL, WarnOnce
-from .known import Ready
-from .state import Ran
+from .._torch import private
+from .._torch.devices import Device, Level, device_of
+from .batches.batch import Batch, Forward
+from .deciding.known import Ready
+from .deciding.state import Ran
+from .messages import spoken
+from .messages.said import STILL, WarnOnce
 from .step import StepRunner
 
 S = TypeVar("S", bound=SpilledStep)

@@ -17,22 +17,22 @@ from typing import NamedTuple
 
 from torch import nn
 
-from .._batches.batch import Forward, gathered_bytes
 from .._data.errors import NotApplicable
-from .._device import device_of
-from .._frames.table import Handle
-from .._install.installation import Installation
-from .._optimizer.steps import OptimizerSteps
-from .._tell import said
-from .._tell.account import Account
-from .._tell.said import WarnOnce
-from .._tell.spoken import in_unit
+from .._record.optimizers.steps import OptimizerSteps
+from .._run.frames.table import Handle
+from .._run.patch.installation import Installation
+from .._torch.devices import device_of
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
-from .known import MOST_KINDS, Ready
-from .machine import Decision
+from .batches.batch import Forward, gathered_bytes
+from .deciding.known import MOST_KINDS, Ready
+from .deciding.machine import Decision
+from .deciding.state import StepBegins, StepState
+from .messages import said
+from .messages.account import Account
+from .messages.said import WarnOnce
+from .messages.spoken import in_unit
 from .plans import PlanOrder, Plans
 from .runners import Measured, Runners
-from .state import StepBegins, StepState
 from .step import StepRunner
 
 _log = logging.getLogger("autockpt")

@@ -22,10 +22,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .._batches.batch import Batch, Forward, Kind
-from .._watch.graphs import Graphs
-from .machine import Decision
-from .state import Ran
+from .._record.watch.graphs import Graphs
+from .batches.batch import Batch, Forward, Kind
+from .deciding.machine import Decision
+from .deciding.state import Ran
 
 MOST_FORWARDS = 16
 """After this many forwards since a step's first backward, or since an optimizer's last step, a graph that still waits

@@ -15,7 +15,7 @@ from transformers import ResNetConfig, ResNetForImageClassification
 
 import autockpt
 from autockpt import Infeasible, Plan, Profile
-from autockpt._compare import check, checks, expected
+from autockpt._run.compare import check, checks, expected
 from benchmarks.environment import table
 from tests import zoo
 from tests.zoo import Case, gpt2, loss_of, tokens

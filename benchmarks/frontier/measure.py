@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from autockpt import _torch_private as private
+from autockpt._torch import private
 from benchmarks.frontier.derive import highest, standard_error
 from tests.zoo import Case
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from autockpt import Plan, Profile
 from autockpt._choose.candidates.from_plan import find_planned
-from autockpt._data.paces import H100_HOST, host_mode
-from autockpt._replays.two_clocks import simulate
+from autockpt._choose.replay_cost.two_clocks import simulate
+from autockpt._data.hardware.paces import H100_HOST, host_mode
 from benchmarks.two_clocks.fit import TORCH
 
 __all__ = ["on_two_clocks", "their_overhead"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from autockpt._choose.bound import state_operators
+from autockpt._choose.index.profile_index import Index
+from autockpt._choose.predict.bound import state_operators
 from autockpt._data.profile import Profile
-from autockpt._index.profile_index import Index
 from autockpt.solvers import Dataflow, Lives, peak_bound
 
 __all__ = ["saved_bound", "saved_dataflow"]

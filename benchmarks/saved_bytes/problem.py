@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from autockpt._choose.candidates import Candidates
+from autockpt._data.hardware.rooflines import IDLE_HOST
 from autockpt._data.profile import Profile
-from autockpt._data.rooflines import IDLE_HOST
 from autockpt.solvers import Dataflow, Hold, Problem, Save, Step, Unit
 
 __all__ = ["at_apex", "by_functions", "timed_by_operators", "with_clock"]

@@ -12,7 +12,7 @@ from torch import nn
 
 import autockpt
 from autockpt import Infeasible, Plan, Profile
-from autockpt._data.devices import DEVICES
+from autockpt._data.hardware.devices import DEVICES
 from autockpt._fit.fit import find_fits
 from autockpt._fit.sized import Batches
 from autockpt._fit.switches import switches

@@ -9,8 +9,8 @@ import numpy as np
 
 from autockpt import Profile
 from autockpt._choose.candidates.problem import levels
-from autockpt._index.products import multiplies
-from autockpt._index.profile_index import Index
+from autockpt._choose.index.products import multiplies
+from autockpt._choose.index.profile_index import Index
 from benchmarks.environment import table
 from benchmarks.seeds.predicted import Figures, adding, lowest_with
 

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from autockpt import Profile, profile
-from autockpt._data.tables import Recipe
+from autockpt._data.step.tables import Recipe
 from benchmarks.shipped.models import MODELS
 
 

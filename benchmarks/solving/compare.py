@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from autockpt._data.rooflines import IDLE_HOST
+from autockpt._data.hardware.rooflines import IDLE_HOST
 from benchmarks import older
 from benchmarks.environment import RESULTS, environment, table
 

@@ -21,9 +21,9 @@ from typing import Any
 from autockpt import Plan, Profile, Segment
 from autockpt._choose.candidates import Candidates
 from autockpt._choose.candidates.from_plan import find_planned
-from autockpt._data.paces import GAP_SECONDS, DevicePace, HostPace
-from autockpt._data.rooflines import HostCosts
-from autockpt._replays.two_clocks import TwoClocks, simulate
+from autockpt._choose.replay_cost.two_clocks import TwoClocks, simulate
+from autockpt._data.hardware.paces import GAP_SECONDS, DevicePace, HostPace
+from autockpt._data.hardware.rooflines import HostCosts
 
 __all__ = ["LLAMAS", "OURS", "TORCH", "Fitted", "every_block", "fitted", "on_two_clocks", "rows"]
 

@@ -15,10 +15,10 @@ from autockpt import Plan, Profile, solve
 from autockpt._choose import candidates as candidates_room
 from autockpt._choose.by_clocks import whole_blocks
 from autockpt._choose.candidates.from_plan import find_planned
-from autockpt._data.paces import H100_HOST, H100_SLOWDOWN
+from autockpt._choose.replay_cost.two_clocks import simulate
+from autockpt._data.hardware.paces import H100_HOST, H100_SLOWDOWN
 from autockpt._data.shipped import names
 from autockpt._fit.timed import carried
-from autockpt._replays.two_clocks import simulate
 from autockpt.solvers.deadline import Deadline
 from benchmarks.environment import table, write
 from benchmarks.two_clocks.fit import HERE, OPTIMIZERS, fitted, on_two_clocks, rows

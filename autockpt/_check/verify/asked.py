@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from ..._calls.roots import OneStep, Together, roots
-from ..._choose.pins import refuse_pins
+from ..._choose.pinned.pins import refuse_pins
 from ..._data.errors import NotApplicable
 from ..._data.goal import Patterns
 from ..._data.plan import refuse_no_plan
-from ..._install.install import installed_plan
 from ..._record.step import refuse_other
+from ..._run.patch.install import installed_plan
 from ...solvers.errors import BudgetError
 from ...solvers.units import shown
 

@@ -22,14 +22,14 @@ from torch.optim import Optimizer
 from ..._data.errors import ProfilingError
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ..._device import device_of
-from ..._optimizer.memory import Optimizers
-from ..._optimizer.shadow import state_tensors
 from ..._record.alive import storage_bytes
+from ..._record.aside.sandbox import Sandbox
+from ..._record.optimizers.memory import Optimizers
+from ..._record.optimizers.shadow import state_tensors
 from ..._record.recorder import record_step
-from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep
-from ..._train.known import LoopState
+from ..._torch.devices import device_of
+from ..._train.deciding.known import LoopState
 from ...solvers.errors import AutockptError
 from ..measure import measure
 

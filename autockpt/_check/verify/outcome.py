@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 
-from ... import _torch_private as private
 from ..._calls.values import tensors
-from ..._record.sandbox import Sandbox
+from ..._record.aside.sandbox import Sandbox
 from ..._record.step import TrainingStep
+from ..._torch import private
 from .report import Difference, Kind
 
 

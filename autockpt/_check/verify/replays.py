@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import torch
 
-from ... import _torch_private as private
-from ..._compare.unwritten import Remade, attentions, is_unwritten
-from ..._frames.frame import Frame
-from ..._frames.plain import Plain
-from ..._frames.replay import Replay
-from ..._frames.slots import Slot
-from ..._record.sandbox import Sandbox
+from ..._record.aside.sandbox import Sandbox
+from ..._run.compare.unwritten import Remade, attentions, is_unwritten
+from ..._run.frames.frame import Frame
+from ..._run.frames.plain import Plain
+from ..._run.frames.replay import Replay
+from ..._run.frames.slots import Slot
+from ..._torch import private
 from .outcome import Observed, compare
 from .report import Difference
 

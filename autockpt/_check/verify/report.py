@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from ..._data.document import Document
+from ..._data.text.document import Document
 
 Kind = Literal["output", "loss", "gradient", "input gradient", "buffer", "parameter", "generator", "replay"]
 Verdict = Literal["exact", "different", "not repeatable", "nothing recomputed"]

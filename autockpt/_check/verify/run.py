@@ -17,22 +17,22 @@ from ..._calls.roots import Models, as_one, roots, title
 from ..._choose.solve import choose
 from ..._data.errors import ProfilingError
 from ..._data.goal import Asked, Patterns, Pins
-from ..._data.keys import label
 from ..._data.plan import Plan
-from ..._device import device_of
-from ..._frames.table import Replayers
-from ..._install.install import as_applied, govern, install, set_aside, uninstall
-from ..._install.patches import governor_of
-from ..._install.watching import watching_replays
-from ..._optimizer.memory import Optimizers
+from ..._data.text.keys import label
 from ..._record import profile
+from ..._record.aside.sandbox import Sandbox
+from ..._record.aside.switches import switched_off
 from ..._record.loss import sum_of_outputs
-from ..._record.sandbox import Sandbox
+from ..._record.optimizers.memory import Optimizers
 from ..._record.step import TrainingStep, training_step
-from ..._record.switches import switched_off
+from ..._run.frames.table import Replayers
+from ..._run.patch.install import as_applied, govern, install, set_aside, uninstall
+from ..._run.patch.patches import governor_of
+from ..._run.patch.watching import watching_replays
+from ..._torch.devices import device_of
 from ..._train.apply import goal_for
+from ..._train.deciding.known import LoopState
 from ..._train.governor import Governor
-from ..._train.known import LoopState
 from ...solvers.errors import BudgetError
 from .asked import refuse_plans_inside, refuse_unclear, runnable
 from .figures import figures_of

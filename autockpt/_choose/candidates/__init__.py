@@ -1,6 +1,6 @@
 """From a profile to a problem: what may be recomputed, what that holds, restores and costs. No torch.
 
-A profile is laid out as an `Index`; each of the `runs` of calls becomes a `PlannedReplay` (`_replays`), and calls of
+A profile is laid out as an `Index`; each of the `runs` of calls becomes a `PlannedReplay` (`replay_cost`), and calls of
 several functions become those of their `menus` too, as far as time goes (`search`); `problem` states all for a solver.
 Open `_replays.effects` first.
 
@@ -21,17 +21,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..._data.errors import NotApplicable
+from ..._data.hardware.paces import DevicePace, HostPace, paces_of
 from ..._data.offload import Offload
-from ..._data.paces import DevicePace, HostPace, paces_of
 from ..._data.profile import Profile
-from ..._index.profile_index import Index
-from ..._link.road import Road
-from ..._link.search import Search, with_waits
-from ..._replays.effects import PlannedReplay
-from ..._replays.two_clocks import TwoClocks, price, simulate
 from ...solvers.baselines import SPARING
 from ...solvers.deadline import NEVER, Deadline
 from ...solvers.problem import Problem, Solution, Status
+from ..index.profile_index import Index
+from ..moves.road import Road
+from ..moves.search import Search, with_waits
+from ..replay_cost.effects import PlannedReplay
+from ..replay_cost.two_clocks import TwoClocks, price, simulate
 from .moves import later_ends, moves_of, road_of
 from .problem import state_problem
 from .search import find_replays

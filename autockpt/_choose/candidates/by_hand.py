@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ..._dataflow.dataflow import Dataflow
-from ..._index.profile_index import Index, Members
-from ..._replays.effects import PlannedReplay, replay_of
 from ...solvers.blocks import layer_chains
 from ...solvers.errors import InvalidProblem
 from ...solvers.names import counted
 from ...solvers.problem import Problem
+from ..dataflow.dataflow import Dataflow
+from ..index.profile_index import Index, Members
+from ..replay_cost.effects import PlannedReplay, replay_of
 from .menus import state_flow
 from .runs import rows_of
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..._index.profile_index import Index, Ints
+from ..index.profile_index import Index, Ints
 
 
 def entering_bytes(index: Index, row: Sequence[int]) -> Iterator[Ints]:

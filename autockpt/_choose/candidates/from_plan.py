@@ -11,12 +11,12 @@ from ..._data.errors import NotApplicable
 from ..._data.offload import ASSUMED_HOST_RATE, HOST, Offload
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
-from ..._index.profile_index import Index, Members
-from ..._link.road import Road
-from ..._replays.effects import PlannedReplay, replay_of
-from ..._replays.parts import Inner, in_parts
-from ..._replays.units import left_alone
 from ...solvers.units import listed
+from ..index.profile_index import Index, Members
+from ..moves.road import Road
+from ..replay_cost.effects import PlannedReplay, replay_of
+from ..replay_cost.parts import Inner, in_parts
+from ..replay_cost.units import left_alone
 from . import Candidates
 from .moves import move_boundary, move_saved
 

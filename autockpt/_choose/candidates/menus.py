@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ..._dataflow.dataflow import Dataflow, Decisions, Item, Unit
-from ..._dataflow.menu import make_menu
-from ..._index.profile_index import Index, Members
-from ..._replays.effects import PlannedReplay, replay_of
 from ...solvers.deadline import NEVER, Deadline
+from ..dataflow.dataflow import Dataflow, Decisions, Item, Unit
+from ..dataflow.menu import make_menu
+from ..index.profile_index import Index, Members
+from ..replay_cost.effects import PlannedReplay, replay_of
 
 MOST_FUNCTIONS = 400
 """A call with more functions is no block, and its menu would take too long."""

@@ -9,7 +9,7 @@ others' for the replay. Only what ranks were seen to have alike, in parts of one
 A storage goes once a segment, whatever shares it. What has no graph stays: batches, masks, positions; parameters too.
 Where the step waits for the copies, seconds are bytes by rate, both ways, and something for each tensor. Where they run
 beside the computing, a storage stands until the call has ended `until` which it leaves, and again from that one's
-backward on; seconds are what copies take from the device's memory, and what waiting is left: see `_link`.
+backward on; seconds are what copies take from the device's memory, and what waiting is left: see `_choose/moves`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import msgspec
 from ..._data.offload import Offload
 from ..._data.plan import Segment
 from ..._data.profile import Profile
-from ..._index.profile_index import Index, Members
-from ..._link.road import Move, Road, Trip
-from ..._replays.effects import PlannedReplay, replay_of
+from ..index.profile_index import Index, Members
+from ..moves.road import Move, Road, Trip
+from ..replay_cost.effects import PlannedReplay, replay_of
 
 LEAST_BYTES = 4096
 """What a call has to move, or it is no candidate: a move has a price of its own."""

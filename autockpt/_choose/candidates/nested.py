@@ -11,11 +11,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..._cuts.offers import offers
-from ..._index.profile_index import Index, Members
-from ..._replays.effects import PlannedReplay, replay_of
-from ..._replays.parts import Cuts, Inner, Inners, Known, in_parts
 from ...solvers.deadline import Deadline
+from ..cuts.offers import offers
+from ..index.profile_index import Index, Members
+from ..replay_cost.effects import PlannedReplay, replay_of
+from ..replay_cost.parts import Cuts, Inner, Inners, Known, in_parts
 from .runs import rows_of
 
 MOST_CHILDREN = 12

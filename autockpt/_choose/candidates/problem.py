@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..._index.profile_index import Index, Ints
-from ..._replays.effects import PlannedReplay
 from ...solvers.judge import course
 from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
+from ..index.profile_index import Index, Ints
+from ..replay_cost.effects import PlannedReplay
 
 
 def state_problem(index: Index, replays: Sequence[PlannedReplay]) -> tuple[Problem, tuple[int, ...], tuple[int, ...]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._index.profile_index import Index, Members
+from ..index.profile_index import Index, Members
 from .entering import entering_bytes
 
 MAX_RUNS_PER_PARENT = 600

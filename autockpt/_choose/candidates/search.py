@@ -9,9 +9,9 @@ Where time suffices, what is found and its order do not depend on any of this.
 
 from __future__ import annotations
 
-from ..._index.profile_index import Index
-from ..._replays.effects import PlannedReplay, replay_of
 from ...solvers.deadline import Deadline
+from ..index.profile_index import Index
+from ..replay_cost.effects import PlannedReplay, replay_of
 from .menus import partial_replays
 from .runs import runs_of
 

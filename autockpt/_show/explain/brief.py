@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from ..._choose.candidates.from_plan import find_planned
-from ..._choose.peak_breakdown import peak_parts
-from ..._choose.timeline import predict_timeline
+from ..._choose.predict.peak_breakdown import peak_parts
+from ..._choose.predict.timeline import predict_timeline
 from ..._data.frontier import Frontier
-from ..._data.paces import host_mode
+from ..._data.hardware.paces import host_mode
+from ..._data.hardware.rooflines import is_host_bound
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ..._data.rooflines import is_host_bound
-from ..._tell.words import in_words, phrase
+from ..._train.messages.words import in_words, phrase
 from ...solvers import simulate
 from ...solvers.units import format_bytes, format_like, format_seconds
 from ..page import BRIEF, Page, PageTable, counted, filled

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..._data.frontier import Frontier
-from ..._data.keys import label
-from ..._data.paces import ONE_CLOCK
+from ..._data.hardware.paces import ONE_CLOCK
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ..._data.world import World
+from ..._data.step.world import World
+from ..._data.text.keys import label
 from ...solvers.units import format_seconds
 from ..page import counted
 

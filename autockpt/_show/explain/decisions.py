@@ -15,11 +15,11 @@ import msgspec
 
 from ..._choose.candidates import Candidates
 from ..._choose.candidates.from_plan import find_planned
-from ..._choose.matching import matched
+from ..._choose.index.profile_index import Index
+from ..._choose.pinned.matching import matched
+from ..._choose.replay_cost.effects import replay_of
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ..._index.profile_index import Index
-from ..._replays.effects import replay_of
 from ...solvers import simulate
 from ...solvers.units import format_like, format_seconds
 from ..page import PageTable, counted

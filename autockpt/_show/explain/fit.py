@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from ..._choose.peak_breakdown import advise
-from ..._data.devices import CONTEXT_BYTES, MARGIN, Gpu
-from ..._data.paces import host_mode
+from ..._choose.predict.peak_breakdown import advise
+from ..._data.hardware.devices import CONTEXT_BYTES, MARGIN, Gpu
+from ..._data.hardware.paces import host_mode
 from ..._data.profile import Profile
 from ..._fit.fit import MOST_SAMPLES, FitRow, Fits
 from ..._fit.held import held_by

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ..._data.keys import label
 from ..._data.plan import Segment
-from ..._tell.words import ranges
+from ..._data.text.keys import label
+from ..._train.messages.words import ranges
 
 _ANY = "*"  # stands for the number of a layer
 

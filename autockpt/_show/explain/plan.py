@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from ..._choose.candidates.from_plan import find_planned
-from ..._choose.timeline import predict_timeline
+from ..._choose.predict.timeline import predict_timeline
 from ..._data.cuts import levels_of
 from ..._data.goal import Goal
-from ..._data.paces import host_mode
+from ..._data.hardware.paces import host_mode
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
-from ..._choose.timeline import predict_timeline
+from ..._choose.predict.timeline import predict_timeline
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.timeline import PARTS

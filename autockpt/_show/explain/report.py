@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..._data.keys import label
-from ..._tell.spoken import BESIDE_OWN
+from ..._data.text.keys import label
+from ..._train.messages.spoken import BESIDE_OWN
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Page, counted
 
 if TYPE_CHECKING:  # it comes with torch
-    from ..._tell.report import Report
+    from ..._train.messages.report import Report
 
 MOST_NAMED = 3
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..._data.profile import Profile
-from ..._data.tables import CallRecord
+from ..._data.step.tables import CallRecord
 from .names import span
 
 SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed

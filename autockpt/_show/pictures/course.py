@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..._choose.candidates.from_plan import find_planned
-from ..._choose.timeline import split_levels
+from ..._choose.predict.timeline import split_levels
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline

@@ -36,7 +36,7 @@ from ..._ranks.fsdp import speaks, units
 from ..._stash.parts import with_parts
 from ..._stash.shard import is_unlike
 from ...solvers.errors import Infeasible, TooCostly
-from ..known import Ready
+from ..deciding.known import Ready
 from ..request import Request
 
 

@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from ... import _torch_private as private
 from ..._calls.values import tensors
-from ..._frames.frame import Frame
 from ..._ranks.pipeline import Pipeline
+from ..._run.frames.frame import Frame
+from ..._torch import private
 
 Waiting: TypeAlias = tuple[list[weakref.ref[Tensor]], weakref.ref[Frame]]
 

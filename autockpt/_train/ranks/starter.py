@@ -11,26 +11,26 @@ from dataclasses import replace
 
 from torch import nn
 
-from ..._batches.batch import Forward
 from ..._calls.roots import roots
 from ..._choose.early import find_early
 from ..._data.errors import NotApplicable
-from ..._frames.table import Handle
-from ..._optimizer.steps import OptimizerSteps
 from ..._ranks import Parted
 from ..._ranks.errors import Left
 from ..._ranks.fsdp import units
 from ..._ranks.pipeline import Pipeline
+from ..._record.optimizers.steps import OptimizerSteps
+from ..._run.frames.table import Handle
 from ..._stash.base import NoRoom
-from ..._tell.account import Account
-from ..._tell.said import WarnOnce
 from ...solvers.errors import AutockptError
-from ..known import Ready
-from ..machine import Decision
+from ..batches.batch import Forward
+from ..deciding.known import Ready
+from ..deciding.machine import Decision
+from ..deciding.state import StepBegins, StepState
+from ..messages.account import Account
+from ..messages.said import WarnOnce
 from ..plans import PlanOrder, Plans
 from ..runners import Runners
 from ..starter import GIVEN, Started, StepStarter
-from ..state import StepBegins, StepState
 from ..step import StepRunner
 from .agreement import Agreement
 from .early import EarlyReplays

@@ -1,0 +1,6 @@
+"""What is set aside while a step is recorded, and what cannot be.
+
+sandbox.py      leaving no trace
+switches.py     switches of transformers' models that work against a plan
+own_replays.py  what a model recomputes itself
+"""

@@ -1,0 +1,66 @@
+"""Pickles and deep copies of a module that has a patch, by two attributes that lie beside the patch.
+
+pickle, torch.save   __reduce_ex__   the plain module: the file names nothing of autockpt, and needs nothing of it
+copy.deepcopy        __deepcopy__    a module with a patch of its own, which its own plan or governor knows
+
+Both are looked up at the instance. Without the second, a deep copy would be made as a pickle is. A part has a third,
+`compile`, by which its patch moves around what is compiled (`patches.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from ..._calls.found.reference import Reference
+
+ATTRIBUTES = ("__reduce_ex__", "__deepcopy__", "compile")
+
+Own = Callable[[dict[str, Any]], dict[str, Any]]
+Finish = Callable[[nn.Module, nn.Module, dict[int, Any]], None]
+
+
+def put(module: nn.Module, own: Own, finish: Finish) -> None:
+    """Put the attributes beside the patch of a module.
+
+    Args:
+        module: the module.
+        own: returns what is in its `__dict__` without the patch, given what is in it.
+        finish: is given the module, a deep copy of it and the memo of the copying, once the copy is made.
+    """
+    reference = Reference(module)
+    module.__dict__["__reduce_ex__"] = functools.partial(_reduced, own, reference)
+    module.__dict__["__deepcopy__"] = functools.partial(_copied, finish, reference)
+
+
+def take(module: nn.Module) -> None:
+    """Take the attributes off a module, if they are there."""
+    for name in ATTRIBUTES:
+        module.__dict__.pop(name, None)
+
+
+def _reduced(own: Own, reference: Reference, protocol: Any) -> Any:
+    """Reduce a module for a pickle as its class does, without the patch."""
+    module: Any = reference.to()
+    of_class: Any = type(module)
+    make, arguments, *rest = of_class.__reduce_ex__(module, protocol)
+    if rest and isinstance(rest[0], dict):
+        rest[0] = own({name: value for name, value in rest[0].items() if name not in ATTRIBUTES})
+    return make, arguments, *rest
+
+
+def _copied(finish: Finish, reference: Reference, memo: dict[int, Any]) -> Any:
+    """Copy a module as `copy.deepcopy` does, with the patch."""
+    module: Any = reference.to()
+    of_class: Any = type(module)
+    if hasattr(of_class, "__deepcopy__"):
+        return of_class.__deepcopy__(module, memo)
+    make, arguments, state, *_ = of_class.__reduce_ex__(module, 4)
+    copied = memo[id(module)] = make(*copy.deepcopy(arguments, memo))
+    copied.__setstate__(copy.deepcopy(state, memo))  # each module has one
+    finish(module, copied, memo)
+    return copied

@@ -1,0 +1,82 @@
+"""How a model's steps ran so far: its plans and why they were made, and the measured peak and seconds."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..._data.goal import Goal
+from ..._data.plan import Plan
+from ..._torch.devices import Device
+from . import spoken
+
+MOST_STEPS = 64
+"""How many planned steps' seconds are remembered: those of the newest."""
+
+MOST_PLANS = 100
+
+BEGUN_ANEW = 0.1
+"""Share of the predicted peak by which the measured peak may be lower. If it is lower still, the user has reset the
+statistics since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A plan that was made, and why."""
+
+    plan: Plan
+    reason: str
+
+
+class Account:
+    """Remembers how the steps of one governor's model ran, and tells the user what is new.
+
+    Args:
+        goal: what the user asked for.
+
+    Attributes:
+        plans: the plans that were made, oldest first.
+        steps: how many steps ran under a plan.
+        device: the device that they ran on.
+        seconds: seconds of the newest planned steps, each from its begin to the begin of the next step.
+        refused: calls that are kept because a replay of them differed, with the reasons.
+    """
+
+    def __init__(self, goal: Goal) -> None:
+        self.goal = goal
+        self.plans: deque[Made] = deque(maxlen=MOST_PLANS)
+        self.steps = 0
+        self.device: Device | None = None
+        self.seconds: deque[float] = deque(maxlen=MOST_STEPS)
+        self.refused: dict[str, str] = {}
+        self._began: float | None = None
+
+    def planned(self, plan: Plan, reason: str) -> None:
+        """Note a plan, and tell its peak and cost."""
+        spoken.ready(plan, self.goal, reason if self.plans else "")
+        self.plans.append(Made(plan=plan, reason=reason))
+        self._began = None  # the time that planning took is not part of a step
+
+    def begins(self, *, planned: bool, device: Device) -> None:
+        """Note that a step begins, and whether the one before it was `planned`. Tell the peak of the first of those."""
+        self.device = device
+        now, began = time.perf_counter(), self._began
+        self._began = now
+        self.steps += planned
+        if planned and began is not None:
+            self.seconds.append(now - began)
+        if planned and self.steps == 1 and self.plans:
+            plan, peak_bytes = self.plans[-1].plan, self.peak_bytes() or 0
+            if peak_bytes >= (1 - BEGUN_ANEW) * plan.peak_bytes:
+                spoken.measured(peak_bytes, plan, self.goal)
+
+    def peak_bytes(self) -> int | None:
+        """The peak in the statistics of the device's allocator; None if it keeps none."""
+        level = self.device.level() if self.device is not None else None
+        return level.peak_bytes if level is not None else None
+
+    def refuse(self, faults: Mapping[str, str]) -> None:
+        """Note calls that are kept from now on."""
+        self.refused |= faults
