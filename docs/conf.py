@@ -41,7 +41,8 @@ python_maximum_signature_line_length = 90
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!autockpt\.).*"),
-    (r"py:.*", r"autockpt\.(_train\.apply\.M|_install\.recompute\.R|_data\.files\.S|solvers\.deadline\.T)"),
+    (r"py:.*", r"autockpt\.(_train\.apply\.M|_run\.patch\.recompute\.R|_data\.files\.S|solvers\.deadline\.T)"),
+    (r"py:.*", r"autockpt\._(choose\..*\.TwoClocks|data\.step\.host_seconds\.HostSeconds|data\.hardware\.devices\.Gpu)"),
 ]
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import autockpt
 from tests.loops.models import Compiled, Network, loss_of, network
 from tests.loops.twin import Run, held, one, steps, train
 from tests.rows import swept
@@ -195,16 +194,6 @@ def test_submodules_that_are_compiled(backend: str) -> None:
         except InvalidCxxCompiler:
             pytest.skip("there is no C++ compiler")
     held(partial(Compiled, backend), lambda run: train(run, steps()), planned_by=5)
-
-
-def test_a_compiled_block_is_in_no_run_with_others() -> None:
-    """Torch.compile recomputes it from what it was given: a run without that stood 2 % above its prediction."""
-    profile = autockpt.profile(Compiled("eager"), steps(1)[0], loss=loss_of)
-    alone = {profile.calls[call].key for call in profile.refused("run")}
-    assert alone >= {"blocks.1#0", "blocks.1.widen#0", "blocks.3#0"}
-    segments = autockpt.solve(profile, "min").segments
-    assert any(segment.calls == ("blocks.1#0",) for segment in segments)
-    assert not [s.calls for s in segments if len(s.calls) > 1 and alone.intersection(s.calls)]
 
 
 NEXT, OVER = "the next one fails", "the step is over"

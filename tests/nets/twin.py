@@ -152,7 +152,7 @@ def _left(model: nn.Module, kind: Kind, number: int, loss: Tensor) -> dict[str, 
     left: dict[str, object] = {name: None if each is None else digest(each) for name, each in tensors.items()}
     left |= generators()
     for name, module in model.named_modules():
-        own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+        own = {key: value for key, value in vars(module).items() if not key.startswith("_") and key != "compile"}
         left[f"attributes of {name}"] = told(own)
     left |= {"outside": told(kind.outside())}
     return {f"step {number}, {name}": each for name, each in left.items()}

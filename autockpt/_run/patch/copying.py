@@ -38,9 +38,14 @@ def put(module: nn.Module, own: Own, finish: Finish) -> None:
 
 
 def take(module: nn.Module) -> None:
-    """Take the attributes off a module, if they are there."""
+    """Take the attributes off a module, if they are there. Attributes of the user's by these names stay."""
     for name in ATTRIBUTES:
-        module.__dict__.pop(name, None)
+        if _is_ours(module.__dict__.get(name)):
+            del module.__dict__[name]
+
+
+def _is_ours(value: object) -> bool:
+    return isinstance(value, functools.partial) and any(isinstance(each, Reference) for each in value.args)
 
 
 def _reduced(own: Own, reference: Reference, protocol: Any) -> Any:
@@ -49,7 +54,7 @@ def _reduced(own: Own, reference: Reference, protocol: Any) -> Any:
     of_class: Any = type(module)
     make, arguments, *rest = of_class.__reduce_ex__(module, protocol)
     if rest and isinstance(rest[0], dict):
-        rest[0] = own({name: value for name, value in rest[0].items() if name not in ATTRIBUTES})
+        rest[0] = own({name: value for name, value in rest[0].items() if name not in ATTRIBUTES or not _is_ours(value)})
     return make, arguments, *rest
 
 

@@ -118,7 +118,8 @@ def _patch_part(module: nn.Module, name: str, handle: Handle) -> None:
     """
     around = getattr(module, COMPILED_CALL) is not None and not module._forward_hooks and not module._forward_pre_hooks
     patch(module, patched_forward, name, handle, over=COMPILED_CALL if around else "forward")
-    module.__dict__["compile"] = functools.partial(_compile, Reference(module))
+    if "compile" not in module.__dict__:  # else it is a name of the user's own, and not torch's method
+        module.__dict__["compile"] = functools.partial(_compile, Reference(module))
 
 
 def _compile(reference: Reference, /, *args: Any, **kwargs: Any) -> None:

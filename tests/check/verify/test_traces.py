@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 BLOCKS = Plan.of(["0", ["1", "2"]])
 
 
-PATCHED = ("forward", "__reduce_ex__", "__deepcopy__")
+PATCHED = ("forward", "__reduce_ex__", "__deepcopy__", "compile")
 """What a patch puts into a module's `__dict__`: taken off for the plain steps, and put on anew."""
 
 
