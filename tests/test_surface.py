@@ -179,7 +179,7 @@ def _parameters(command: click.Command) -> list[str]:
         "from autockpt import Frontier, Plan, Profile, Segment, AutockptError, frontier, solve",
         "from autockpt import Plan; Plan.of(['h.0', ['h.1', 'h.2']]).explain()",
         "from autockpt import Plan; Plan.of(['h.0'])._repr_html_()",
-        f"import autockpt._cli.{', autockpt._cli.'.join(VERBS)}",
+        f"import autockpt._cli.verbs.{', autockpt._cli.verbs.'.join(VERBS)}",
         "import autockpt._check.fitting",
     ],
 )

@@ -56,7 +56,7 @@ def profile(
     step = replace(training_step(model, inputs, loss), holds_outputs=holds_outputs)
     found = record_step(step, optimizer=optimizer)
     rates = rates_of(step.device, found.plain_peak_bytes - found.static.total_bytes)  # no more than a plain step takes
-    return msgspec.structs.replace(found, samples=step.samples, offload=rates)
+    return msgspec.structs.replace(found, offload=rates)
 
 
 def profiles_for(
@@ -158,4 +158,5 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
             seconds = replace(times, host=drained_times(step, clock, recorded.run))
     sandbox.rewind()
     optimizer = optimizer_memory(optimizers, recorded.reached, device)
-    return recorded.profile(step.model, step.device, seconds, optimizer, notes=sandbox.notes())
+    found = recorded.profile(step.model, step.device, seconds, optimizer, notes=sandbox.notes())
+    return msgspec.structs.replace(found, samples=step.samples)
