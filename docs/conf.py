@@ -42,7 +42,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!autockpt\.).*"),
     (r"py:.*", r"autockpt\.(_train\.apply\.M|_run\.patch\.recompute\.R|_data\.files\.S|solvers\.deadline\.T)"),
-    (r"py:.*", r"autockpt\._(choose\..*\.TwoClocks|data\.step\.host_seconds\.HostSeconds|data\.hardware\.devices\.Gpu)"),
+    (
+        r"py:.*",
+        r"autockpt\._(choose\..*\.TwoClocks|data\.step\.host_seconds\.HostSeconds|data\.hardware\.devices\.Gpu)",
+    ),
 ]
 
 
