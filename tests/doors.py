@@ -128,6 +128,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._calls.found.reference import Reference
     from autockpt._calls.found.state import ModuleState
     from autockpt._calls.found.tags import Tags
+    from autockpt._calls.found.turns import TURNS
     from autockpt._calls.layout import bytes_of, is_dense, span_bytes
     from autockpt._calls.names import function_name
     from autockpt._calls.own_errors import OwnErrors

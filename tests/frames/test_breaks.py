@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import autockpt
 from autockpt import Plan, ReplayError, Segment
-from tests.doors import frames_thread, install, torch_private
+from tests.doors import TURNS, frames_thread, install, torch_private
 from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, batch, cnn, images, mlp, summed
 from tests.toys.chains import Nested
@@ -261,7 +261,22 @@ def test_an_interrupt_anywhere_leaves_nothing_behind() -> None:
             torch._C._autograd._top_saved_tensors_default_hooks(True),
             torch._C._len_torch_function_stack(),
             (frames_thread.scope, frames_thread.replays, frames_thread.units, frames_thread.watch),
+            may_draw_elsewhere(),
         ]
+
+    def may_draw_elsewhere() -> list[bool]:
+        """Whether a replay in another thread may draw: one waited for ever for a turn that an interrupt had kept."""
+        found: list[bool] = []
+
+        def look() -> None:
+            found.append(TURNS._lock.acquire(blocking=False))
+            if found[0]:
+                TURNS._lock.release()
+
+        other = threading.Thread(target=look)
+        other.start()
+        other.join()
+        return found
 
     images(model).backward()
     before, draw, n_interrupts = state(), random.Random(0), 0

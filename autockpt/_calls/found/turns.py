@@ -10,8 +10,7 @@ Backward runs one thread for each device, and a training may have several. No re
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .around import Generator, States, restore_states, states_of
@@ -19,31 +18,32 @@ from .host_generators import HostGenerator
 
 
 class Turns:
-    """Lets one replay at a time draw from generators of the host."""
+    """Lets one replay at a time draw from generators of the host.
+
+    An interrupt may come after any call, and leaves no lock taken: `with` enters one without a call of Python's own.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._thread = 0  # that of the replay that draws now
-        self._found: Mapping[Generator, Any] = {}  # what that replay found, and will restore
+        self._turn: tuple[int, Mapping[Generator, Any]] | None = None  # the thread that draws, and what it will restore
         self._begun = 0
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Let no other thread's replay draw meanwhile."""
+    def run(self, work: Callable[[], None]) -> None:
+        """Run a replay that draws. No other thread's draws meanwhile; one inside it, in this thread, may."""
         with self._lock:
-            if self._thread:  # a replay inside one that draws: what that one found is what others read
-                yield
-                return
-            self._thread = threading.get_ident()
+            outer = self._turn
             try:
-                yield
+                if outer is None:
+                    self._turn = threading.get_ident(), {}
+                work()
             finally:
-                self._found, self._thread = {}, 0
+                self._turn = outer
 
     def begin(self, found: Mapping[Generator, Any]) -> None:
         """Say what a replay found. If it has its turn, it sets states from now on, and restores these as it ends."""
-        if self._thread == threading.get_ident() and not self._found:
-            self._found = found
+        turn = self._turn
+        if turn is not None and turn[0] == threading.get_ident() and not turn[1]:
+            self._turn = turn[0], found
             self._begun += 1  # last: who has read a state since then reads again
 
     def read(self, generators: Iterable[Generator]) -> States:
@@ -57,16 +57,23 @@ class Turns:
 
     def restore(self, states: Mapping[Generator, Any]) -> None:
         """Set generators to the states beside them, but for those that another thread's replay will restore."""
-        mine = self._lock.acquire(blocking=False)
+        turn = self._turn
+        if turn is not None and turn[0] == threading.get_ident():
+            restore_states(states)
+            return
         try:
-            others = {} if mine else self._of_others()
+            others = {} if self._lock.acquire(blocking=False) else self._of_others()
             restore_states({each: state for each, state in states.items() if each not in others})
         finally:
-            if mine:
+            # What `acquire` returned may have been lost to an interrupt, so it is asked by releasing.
+            try:  # noqa: SIM105 - `suppress` would be a call before the lock is released
                 self._lock.release()
+            except RuntimeError:
+                pass
 
     def _of_others(self) -> Mapping[Generator, Any]:
-        return {} if self._thread == threading.get_ident() else self._found
+        turn = self._turn
+        return {} if turn is None or turn[0] == threading.get_ident() else turn[1]
 
 
 TURNS = Turns()

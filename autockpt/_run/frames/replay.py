@@ -6,7 +6,6 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -104,7 +103,9 @@ class Replay:
 
     def _once(self) -> None:
         """Run the calls once; errors as for `run`."""
-        with TURNS.taken() if any(draws_on_host(call.random) for call in self._calls) else nullcontext():
+        if any(draws_on_host(call.random) for call in self._calls):
+            TURNS.run(self._run_all)
+        else:
             self._run_all()
 
     def _run_all(self) -> None:
