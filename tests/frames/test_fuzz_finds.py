@@ -97,3 +97,16 @@ def test_a_recurrent_layers_workspace_is_forwards_where_a_replay_made_other_valu
     """Its bytes are not compared: those of the replay stood beside tensors of forward, and gradients were wrong."""
     case = Case(N("List", N("CountsInClosure"), N("Lstm")), How(check=True), calls=WHOLE)
     assert check(case).result == "refused"
+
+
+def test_a_replay_that_needs_skipped_results_in_a_list_says_so() -> None:
+    """`torch.stack` of them ended in a StopIteration."""
+    case = Case(
+        N("List", N("Skips", N("Conv1d")), N("BatchNorm1d")),
+        choice=Choice(units="names"),
+        calls=WHOLE,
+        keep=((),),
+        skip=(("tree.parts.0.parts.0#0/transpose#1",),),
+    )
+    verdict = check(case)
+    assert verdict.result == "loud" and "needs the result of a call that its plan skips" in verdict.detail

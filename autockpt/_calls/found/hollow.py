@@ -61,12 +61,12 @@ class Hollow(Tensor):
             found, device, what = func(viewed.meta, *others, **kwargs), viewed.device, viewed._what
             alone = isinstance(found, Tensor)
             return Hollow.of(found, device, what) if alone else [Hollow.of(each, device, what) for each in found]
-        device = next(each.device for each in (*args, *kwargs.values()) if isinstance(each, Hollow))
+        hollow = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Hollow))  # also in a list
         if func.overloadpacket in _SHAPE_ONLY:
+            device = hollow.device
             empty = tree_map_only(Hollow, lambda each: torch.empty_like(each.meta, device=device), (args, kwargs))
             return func(*empty[0], **empty[1])
-        what = next(each._what for each in tree_leaves((args, kwargs)) if isinstance(each, Hollow))
-        raise ReplayError(f"a replay needs {what}, for {func}. Keep that call.")
+        raise ReplayError(f"a replay needs {hollow._what}, for {func}. Keep that call.")
 
 
 _DETACH = torch.ops.aten.detach.default
