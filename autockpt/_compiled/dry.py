@@ -45,7 +45,7 @@ def trace(
             of tensors, or calls an operator that knows no fake ones.
     """
     mode = torch_private.new_fake_mode()
-    seen = _Seen()
+    seen = _SeenGraph()
 
     def fake(value: Any) -> Any:
         return mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
@@ -93,7 +93,7 @@ INSIDE = (
 """How the nodes of autograd begin that hold nothing outside of graphs: compiled code, parameters and views."""
 
 
-class _Seen:
+class _SeenGraph:
     """Notes each joint graph, and what each call of a compiled function is given and returns."""
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ class CompiledRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _BatchKind:
     """One kind of batch: its plan, the call that is cut by it, and what stood beside the step when it was made."""
 
     plan: CompiledPlan
@@ -87,7 +87,7 @@ class CompiledHold:
         self.settings, self.own = settings, own
         self.plan: CompiledPlan | None = None
         self._request = request
-        self._kinds: dict[object, _Kind] = {}
+        self._kinds: dict[object, _BatchKind] = {}
         self._steps = OptimizerSteps(lambda _: None)
         self._memory = OptimizerMemory()
         self._waiting: weakref.ref[torch.Tensor] | None = None
@@ -134,7 +134,7 @@ class CompiledHold:
         """Note that backward reached the last forward."""
         self._waiting = None
 
-    def prepare(self, model: nn.Module, given: Given) -> _Kind | None:
+    def prepare(self, model: nn.Module, given: Given) -> _BatchKind | None:
         """Return what is known of a kind of batch; make its plan where there is none, or where more stands by now."""
         if self._steps.grown():
             self._memory = optimizer_memory_of(model, None, self._steps.optimizers)
@@ -153,7 +153,7 @@ class CompiledHold:
         if known is None:
             plan = self._plan(model, given, standing_bytes)
             _log.info("a plan for the compiled step: %s", plan)
-            known = self._kinds[look] = _Kind(plan=plan, run=self._compiled(plan), standing_bytes=standing_bytes)
+            known = self._kinds[look] = _BatchKind(plan=plan, run=self._compiled(plan), standing_bytes=standing_bytes)
         self.plan = known.plan
         return known
 
