@@ -28,7 +28,7 @@ def worth(solution: Solution, asked: Asked) -> tuple[float, float]:
     return (0 if asked.goal.budget_bytes else solution.peak_bytes, solution.recompute_seconds)
 
 
-def with_parts(
+def with_runs_in_parts(
     found: Candidates, asked: Asked, one_level: Choice | Infeasible | None, looking: Deadline
 ) -> Candidates | None:
     """Return the candidates with runs in parts; None if one level is enough, or if no plan with parts could do better.

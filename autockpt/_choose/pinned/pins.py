@@ -29,7 +29,7 @@ ByHand: TypeAlias = Mapping[int, PlannedReplay]
 FREES_NOTHING = "running it again would free nothing"
 
 
-def pin(candidates: Candidates, pins: Pins) -> Candidates:
+def with_pins(candidates: Candidates, pins: Pins) -> Candidates:
     """Return the candidates that honour all pins, and the problem that requires them; O(candidates × pinned calls).
 
     No part of what is kept runs again. A call to recompute is a segment of its own, so that its boundary is held. Where
