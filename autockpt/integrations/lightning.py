@@ -83,7 +83,7 @@ def trained(module: nn.Module, names: list[str] | None) -> dict[str, nn.Module]:
             raise NotApplicable(
                 f"{own} has no module {', '.join(map(repr, missing or ['']))}; its children are {there}"
             )
-        return {name: every[name] for name in names}
+        return {name.replace(".", "_"): every[name] for name in names}  # names of models have no dots
     found = {
         name: child
         for name, child in module.named_children()

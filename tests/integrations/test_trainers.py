@@ -92,7 +92,7 @@ def test_tensorboard_has_the_peaks(tmp_path: Path) -> None:
 
     from autockpt.integrations.transformers import TrainerBudget
 
-    trainer = of_transformers(tmp_path, report_to=["tensorboard"], logging_dir=str(tmp_path / "logs"))
+    trainer = of_transformers(tmp_path, report_to=["tensorboard"])
     TrainerBudget(max_overhead=0.3).add_to(trainer).train()
     found = {
         tag
@@ -148,26 +148,26 @@ def fit(module: Any, tmp_path: Path, callbacks: list[Any]) -> dict[str, list[str
     return {name: [line.split(",")[at] for line in lines[1:]] for at, name in enumerate(lines[0].split(","))}
 
 
-@pytest.mark.parametrize("modules", [None, ["model"], ["model.transformer", "model.lm_head"]])
-def test_lightning_with_the_callback(modules: list[str] | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", [None, ["model"], ["model.transformer", "model.lm_head"]])
+def test_lightning_with_the_callback(chosen: list[str] | None, tmp_path: Path) -> None:
     plain, module = lightning_module(), lightning_module()
     from autockpt.integrations.lightning import LightningBudget
 
     fit(plain, tmp_path / "plain", [])
-    written = fit(module, tmp_path / "planned", [LightningBudget(max_overhead=0.3, modules=modules)])
+    written = fit(module, tmp_path / "planned", [LightningBudget(max_overhead=0.3, modules=chosen)])
     assert len(plain.losses) == STEPS and torch.equal(torch.stack(plain.losses), torch.stack(module.losses))
     assert same_weights(module, plain)
     assert written.keys() >= FIGURES and float(written["autockpt/peak_bytes"][-1]) > 0
     assert autockpt.plan_of(module.model) is None
 
 
-@pytest.mark.parametrize("modules", [["mdoel"], [], [""]])
-def test_a_module_that_lightning_does_not_have(modules: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", [["mdoel"], [], [""]])
+def test_a_module_that_lightning_does_not_have(chosen: list[str], tmp_path: Path) -> None:
     module = lightning_module()
     from autockpt.integrations.lightning import LightningBudget
 
     with pytest.raises(autockpt.NotApplicable, match=r"has no module.*its children are model, metric"):
-        fit(module, tmp_path, [LightningBudget("1GB", modules=modules)])
+        fit(module, tmp_path, [LightningBudget("1GB", modules=chosen)])
 
 
 def test_a_lightning_module_without_modules(tmp_path: Path) -> None:
