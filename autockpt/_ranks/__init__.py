@@ -3,7 +3,6 @@
 base.py      `Ranks`: what the rest of the library asks of ranks; `One` is a process that trains by itself
 group.py     ranks that agree, through the store of their process group
 by_hand.py   the same plan by hand on all ranks, where replays run collectives
-circles.py   ranks that wait for each other in groups that overlap
 errors.py    errors of one rank, as the others raise them
 pipeline.py  stages of a pipeline, which cannot wait for each other as a step begins
 buckets.py   buckets of DistributedDataParallel
@@ -11,9 +10,9 @@ layers.py    layers that ranks share (tensor parallelism): which of their inputs
 fsdp.py      units of FSDP2: parameters at rest and gathered, and whose code gathers
 refuse.py    what several ranks cannot do yet, refused by name
 
-A segment is silent if its replay runs no collective, and speaks if it runs one. Silent plans may differ from rank to
-rank, and ranks exchange nothing for them in training. Plans speak under tensor parallelism, or if a segment covers
-several units of FSDP2. All ranks have the same such plan, and agree on it in every step. Segments around units of
+Plans whose replays run no collectives may differ from rank to rank, and ranks exchange nothing for them in training.
+Replays run collectives under tensor parallelism, or if a segment covers several units of FSDP2. All ranks have the same
+such plan, and agree on it in every step. Segments around units of
 FSDP2 are refused.
 """
 
@@ -24,7 +23,7 @@ from torch import nn
 from .._torch import private
 from .base import Agree, Choose, One, Parted, Ranks
 from .buckets import wrappers
-from .fsdp import speaking_parameters, units
+from .fsdp import parameters_on_several, units
 from .group import Group
 
 __all__ = ["Agree", "Choose", "One", "Parted", "Ranks", "ranks_of"]
@@ -37,7 +36,7 @@ def ranks_of(model: nn.Module) -> Ranks:
     members: set[int] = set()
     for wrapper in wrappers(model):
         members.update(private.ranks_in(wrapper.process_group))
-    for _, parameter in speaking_parameters(model):
+    for _, parameter in parameters_on_several(model):
         members.update(private.mesh_ranks(parameter))
     for unit in units(model).values():
         members.update(private.unit_ranks(unit))

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
-
-import torch
-from torch import nn
 
 T = TypeVar("T")
 
@@ -52,12 +48,6 @@ class Ranks(Protocol):
     def tell(self, value: Any) -> None:
         """Give this rank's value to the next round, without waiting. This rank comes to no later round."""
 
-    def local(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the part of a tensor that lies on this rank."""
-
-    def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Have a module's own parameters gathered inside the block. If that takes a collective, all ranks call this."""
-
 
 class One:
     """A process that trains by itself: it agrees with itself, and holds all bytes; see `Ranks`."""
@@ -69,9 +59,3 @@ class One:
         return choose([value])
 
     def tell(self, value: Any) -> None: ...
-
-    def local(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
-
-    def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
-        return nullcontext()

@@ -20,7 +20,7 @@ from .._torch import private
 from . import One, ranks_of
 from .base import Ranks
 from .errors import PLAN, left_of, plain_error, refuse_failed, told_as, unequal_of
-from .fsdp import gathers, speaks, units
+from .fsdp import gathers, runs_collectives, units
 
 
 def what_runs(plan: Plan) -> str:
@@ -84,7 +84,7 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
 
 def _concerned(model: nn.Module) -> tuple[Ranks, bool]:
     """Return the ranks that a plan on a model may concern; and whether every plan does, or only one that gathers."""
-    always = speaks(model)
+    always = runs_collectives(model)
     asks = (always or units(model)) and private.group_backend() != private.FAKE  # a fake group has no other ranks
     return (ranks_of(model) if asks else One()), always
 

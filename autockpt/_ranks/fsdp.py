@@ -32,7 +32,7 @@ def each_unit(model: nn.Module) -> list[Any]:
     return list({id(unit): unit for unit in units(model).values()}.values())
 
 
-def speaking_parameters(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def parameters_on_several(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield the parameters, by name, that lie on several ranks in forward too (DTensor)."""
     if private.process_group():
         own = {id(each) for unit in units(model).values() for pair in private.parameters_of(unit) for each in pair}
@@ -41,10 +41,10 @@ def speaking_parameters(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield name, parameter
 
 
-def speaks(model: nn.Module) -> bool:
+def runs_collectives(model: nn.Module) -> bool:
     """Whether replays of a model's calls run collectives, so that all ranks have to run the same ones."""
     several = any(map(private.lies_on_several, each_unit(model)))  # FSDP2 over tensor parallelism
-    return several or next(speaking_parameters(model), None) is not None
+    return several or next(parameters_on_several(model), None) is not None
 
 
 def gathers(model: nn.Module, segments: Iterable[Sequence[str]]) -> bool:

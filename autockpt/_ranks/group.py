@@ -7,27 +7,23 @@ Each rank that comes adds to the round's count. The last one publishes that the 
 of a value has the number of the round and of the rank. A rank that waits in vain adds `GAVE_UP` to the same count. The
 store adds in one operation, so all ranks see the same end of a round: it is held, or they part.
 
-If replays speak there is a round in each step, and nearly always each rank says what it said in the last one. Such a
-rank sets no value, and does not add `CHANGED`. If no rank has changed its value, the last one publishes that, and
-nobody reads a value. Such a round is two or three operations of the store for each rank, and the looks for its end,
-however many ranks there are.
+If replays run collectives there is a round in each step, and nearly always each rank says what it said in the last
+one. Such a rank sets no value, and does not add `CHANGED`. If no rank has changed its value, the last one publishes
+that, and nobody reads a value. Such a round is two or three operations of the store for each rank, and the looks for
+its end, however many ranks there are.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import torch
-from torch import nn
 
 from .._data.errors import NotApplicable
 from .._torch import private
 from .base import Choose, Parted, T
-from .circles import Circle, Round, circle_of, waiting, words_of
 
 ABSENT = (
     "{0} did not come within {1:.0f} s to where all ranks agree on their plan, so there is none from now on. All ranks "
@@ -55,7 +51,7 @@ NAP_SECONDS_PER_RANK, LONGEST_NAP_SECONDS = 1e-5, 0.1
 thousand times a second. Each nap is twice as long as the one before it."""
 
 MOMENT_SECONDS = 1.0
-"""A rank that waits for longer publishes where, and looks for a circle of waiting ranks."""
+"""A rank that waits for longer sets its value, so that others see that it has come."""
 
 CHANGED, GAVE_UP = 1 << 20, 1 << 40
 """What is added to a round's count besides the 1 of each rank that comes: `CHANGED` by a rank that says something else
@@ -139,20 +135,6 @@ class Group:
             self._store.set(self._key(number, self.own), msgspec.json.encode(value))
             self._set.append(number)
 
-    def local(self, tensor: torch.Tensor) -> torch.Tensor:
-        (here,) = private.parts([tensor])
-        return here
-
-    @contextmanager
-    def gathered(self, module: nn.Module) -> Iterator[None]:
-        unit = private.unit_of(module)
-        brought = unit is not None and private.gather(unit)
-        try:
-            yield
-        finally:
-            if brought:
-                private.let_go(unit)
-
     def _key(self, number: int, what: int | str | None = None) -> str:
         return f"{self._place}/{number}" if what is None else f"{self._place}/{number}/{what}"
 
@@ -167,7 +149,7 @@ class Group:
             How the round ended, as `_come`.
 
         Raises:
-            NotApplicable: a rank has not come, or waits for this one in a circle.
+            NotApplicable: a rank has not come.
             Parted: a rank has not come within the patience, of this rank or of another one that waited.
         """
         timeout_seconds = self._store.timeout.total_seconds()
@@ -180,7 +162,7 @@ class Group:
             raise NotApplicable(ABSENT.format(self._absent(number), timeout_seconds))
         outcome, _, words = self._over.partition(" ")[2].partition(" ")
         if words:
-            raise (Parted if outcome == "parted" else NotApplicable)(words)
+            raise Parted(words)
         return outcome
 
     def _over_within(self, number: int, seconds: float) -> bool:
@@ -188,22 +170,8 @@ class Group:
         moment_seconds = min(MOMENT_SECONDS, seconds)
         if self._is_over(number, moment_seconds):
             return True
-        self._set_value(number, self._said)
-        ends, place = time.monotonic() + seconds - moment_seconds, Round(self._key(number), self.members)
-        stands: Circle = ()
-        until = 0.0
-        with waiting(self._store, self.own, place):
-            while (left_seconds := ends - time.monotonic()) > 0:
-                if self._is_over(number, min(MOMENT_SECONDS, left_seconds)):
-                    return True
-                circle = circle_of(self._store, self.own)
-                if circle != stands:
-                    stands, until = circle, time.monotonic() + PATIENCE_SECONDS
-                elif circle and time.monotonic() >= until:  # until then, another thread of a rank may end it
-                    for _, each in circle:
-                        theirs, _, begun = each.begin.rpartition("/")
-                        self._store.set(f"{theirs}/over", f"{begun} circle {words_of(circle)}")
-        return self._is_over(number, 0)
+        self._set_value(number, self._said)  # a rank that waits is not named as absent
+        return self._is_over(number, seconds - moment_seconds)
 
     def _is_over(self, number: int, seconds: float) -> bool:
         """Whether the store says within so many seconds how a round ended.
@@ -227,5 +195,5 @@ class Group:
 
     def _absent(self, number: int) -> str:
         """Name the ranks that have not come to a round."""
-        absent = Round(self._key(number), self.members).absent(self._store)
+        absent = [rank for rank in self.members if not self._store.check([self._key(number, rank)])]
         return f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"

@@ -23,7 +23,7 @@ from .._data.step.copies import CopiedTensors
 from .._torch import private
 from .base import Agree
 from .buckets import wrappers
-from .fsdp import each_unit, speaking_parameters, speaks, units
+from .fsdp import each_unit, parameters_on_several, runs_collectives, units
 
 PARTS = "offload='shard' splits boundaries among the ranks that have the same ones, as in tensor parallelism. "
 
@@ -58,7 +58,7 @@ def refuse_no_parts(model: nn.Module, offload: Offload) -> None:
         raise NotApplicable(NO_GROUP)
     if offload.group and private.own_rank() not in _members(offload.group):
         raise NotApplicable(UNKNOWN.format(offload.group))
-    if (wrappers(model) or units(model)) and not offload.group and not speaks(model):
+    if (wrappers(model) or units(model)) and not offload.group and not runs_collectives(model):
         raise NotApplicable(NOT_SHARED.format(type(model).__name__, OWN_BATCH))
 
 
@@ -82,7 +82,7 @@ def sharing_group(model: nn.Module, offload: Offload) -> str:
 
 def _of_meshes(model: nn.Module) -> str:
     """Return the name of the process group of the mesh on which parameters are distributed even in forward."""
-    meshes = [parameter.device_mesh for _, parameter in speaking_parameters(model)]
+    meshes = [parameter.device_mesh for _, parameter in parameters_on_several(model)]
     meshes += [mesh for unit in each_unit(model) for mesh in private.meshes_of_layers(unit)]
     kind = type(model).__name__
     if not meshes:

@@ -15,7 +15,7 @@ from .._data.errors import NotApplicable
 from .._data.plan import Plan
 from .._torch import private
 from .buckets import wrappers
-from .fsdp import called, gathers, speaking_parameters, speaks, units
+from .fsdp import called, gathers, parameters_on_several, runs_collectives, units
 
 COLLECTIVES = ("c10d.", "_c10d_functional.")
 """Prefixes of the names of operators that are collectives."""
@@ -100,7 +100,7 @@ def refuse_sharded(model: nn.Module) -> None:
             raise NotApplicable(AROUND.format(type(wrapper.module).__name__))
     for name in _of_fsdp(model, "FullyShardedDataParallel"):
         raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP1"))
-    if found and (name := next(speaking_parameters(model), ("", None))[0]):
+    if found and (name := next(parameters_on_several(model), ("", None))[0]):
         raise NotApplicable(SHARDED.format(name, "DTensor parameters beside FSDP2"))
     together = [name for name, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm)]
     if together and ranks() > 1:
@@ -116,7 +116,7 @@ def refuse_foretold(model: nn.Module) -> None:
     refuse_sharded(model)
     for name in units(model):
         raise NotApplicable(ONLY_IN_TRAINING.format(name or type(model).__name__, "FSDP2"))
-    if speaks(model):
+    if runs_collectives(model):
         raise NotApplicable(ONLY_IN_TRAINING.format(type(model).__name__, "DTensor"))
 
 
@@ -176,7 +176,7 @@ def refuse_parts(model: nn.Module, plan: Plan) -> None:
         NotApplicable: a segment's replay goes in parts or has inner segments.
     """
     cut = [segment.calls for segment in plan.segments if segment.cuts or segment.inner]
-    if cut and (speaks(model) or gathers(model, cut)):
+    if cut and (runs_collectives(model) or gathers(model, cut)):
         raise NotApplicable(PARTS.format(", ".join(cut[0][:6])))
 
 

@@ -18,7 +18,7 @@ from .plan_stash import MEASURED_BYTES, with_measured_rates
 
 
 def with_parts(
-    agree: Agree, model: nn.Module, profile: Profile, offload: Offload, device: torch.device, *, speaks: bool
+    agree: Agree, model: nn.Module, profile: Profile, offload: Offload, device: torch.device, *, runs_collectives: bool
 ) -> tuple[Profile, Offload]:
     """Return a recorded step with the tensors that are the same on all ranks, and the rates of the slowest rank.
 
@@ -28,12 +28,12 @@ def with_parts(
         profile: the step on this rank.
         offload: what was asked for: parts on several ranks.
         device: the device that it trains on.
-        speaks: whether replays run collectives. If not, each rank plans for itself, so a group could not gather.
+        runs_collectives: whether replays do. If not, each rank plans for itself, so a group could not gather.
 
     Raises:
         NotApplicable: no ranks share layers of the model; raised on all ranks.
     """
-    if not speaks:
+    if not runs_collectives:
         offload = msgspec.structs.replace(offload, group="")
     group = sharing_group(model, offload)
     found = with_copies(profile, agree, group)

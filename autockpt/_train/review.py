@@ -119,7 +119,7 @@ class StepReview:
             _log.info("the model set itself up in its first step, so the next one is recorded")
         if after.recorded == before.recorded:
             return
-        if not recorded.speaks:
+        if not recorded.runs_collectives:
             refuse_collectives(recorded.operators)
         _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.uncounted())
         uncounted_bytes, goal = recorded.uncounted_bytes or 0, after.goal

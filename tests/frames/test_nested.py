@@ -319,7 +319,7 @@ def test_levels_are_no_negative_numbers() -> None:
 def test_models_whose_replays_run_collectives_have_no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model, plan = chain(3), numbered((0, 1, 1))
     ranks_refuse.refuse_parts(model, plan)
-    monkeypatch.setattr(ranks_refuse, "speaks", lambda model: True)
+    monkeypatch.setattr(ranks_refuse, "runs_collectives", lambda model: True)
     ranks_refuse.refuse_parts(model, Plan.of([["0", "1"]]))
     with pytest.raises(NotApplicable, match=r"0#0.* in parts"):
         ranks_refuse.refuse_parts(model, plan)
@@ -329,7 +329,7 @@ def test_models_whose_replays_run_collectives_have_nothing_inside_segments(monke
     """Every level would run them again, on this rank as often as its plan has levels."""
     model, plan = chain(3), Plan(segments=(Segment(calls=("1#0",), inner=(Segment(calls=("1.0#0",)),)),))
     ranks_refuse.refuse_parts(model, plan)
-    monkeypatch.setattr(ranks_refuse, "speaks", lambda model: True)
+    monkeypatch.setattr(ranks_refuse, "runs_collectives", lambda model: True)
     with pytest.raises(NotApplicable, match=r"1#0 .* others lie inside it.* run collectives"):
         ranks_refuse.refuse_parts(model, plan)
 

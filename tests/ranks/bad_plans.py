@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
-import torch
-from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import autockpt
-from tests.doors import rank_group
 
 from .bad import budget_for, loop, told_of
-from .models import Shared, bits, in_parallel, loss_of, tokens, writer
-from .unlike import Halves
+from .models import Shared, in_parallel, writer
 
 PLANS: dict[str, list[list[str]]] = {
     "blocks": [["blocks.0"], ["blocks.1"]],
@@ -57,32 +52,3 @@ def around_layers(rank: int) -> dict[str, Any]:
     shared, said = Shared(by="tp"), list[Any]()
     loop(rank, shared, wrapped, 2, said)
     return {**found, "steps": len(said)}
-
-
-def crosswise(rank: int) -> dict[str, Any]:
-    """Have four ranks share one half of a model by rows and the other by columns, in groups of two."""
-    rows = [distributed.new_group(each) for each in ([0, 1], [2, 3])]
-    columns = [distributed.new_group(each) for each in ([0, 2], [1, 3])]
-
-    def run(budget: int | None) -> tuple[list[Any], dict[str, Any]]:
-        model, said = Halves(), list[Any]()
-        model.front = DistributedDataParallel(model.front, process_group=rows[rank // 2])  # type: ignore[assignment]
-        model.back = DistributedDataParallel(model.back, process_group=columns[rank % 2])  # type: ignore[assignment]
-        if budget is not None:
-            autockpt.apply(model, budget)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-
-        def train() -> None:
-            for number in range(2):
-                torch.manual_seed(100 + number)
-                optimizer.zero_grad()
-                loss = loss_of(model, tokens(rank, number))
-                loss.backward()
-                said.append(bits(loss))
-                optimizer.step()
-
-        return said, told_of(train)
-
-    with mock.patch.object(rank_group, "PATIENCE_SECONDS", 2.0):
-        plain, planned = run(None), run(8_000_000)
-    return {**planned[1], "plain": plain[1], "steps": len(planned[0])}

@@ -6,7 +6,6 @@ from typing import Any, cast
 from unittest import mock
 
 import pytest
-import torch
 from torch import distributed, nn
 
 from autockpt import NotApplicable, Plan, Segment
@@ -27,12 +26,9 @@ def daily(which: Shared) -> pytest.MarkDecorator:
 
 
 def test_one_rank_agrees_with_itself() -> None:
-    ranks, model = ranks_of(nn.Linear(2, 2)), nn.Linear(2, 2)
+    ranks = ranks_of(nn.Linear(2, 2))
     assert isinstance(ranks, One)
     assert ranks.agree(3, sum) == 3
-    assert ranks.local(model.weight) is model.weight
-    with ranks.gathered(model):
-        assert torch.equal(model.weight, ranks.local(model.weight))
 
 
 def test_what_a_rank_has_begun_is_dropped_where_another_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,15 +60,7 @@ def test_plans_are_told_apart_by_what_runs_and_not_by_figures() -> None:
 def test_ranks_agree_round_by_round(both: Both) -> None:
     found = both("rounds")
     for rank, each in enumerate(found):
-        assert each == {
-            "members": [0, 1],
-            "own": rank,
-            "highest": [1, 5],
-            "again": [0, 1],
-            "local": [2, 4],
-            "whole": [4, 4],
-            "again sharded": True,
-        }
+        assert each == {"members": [0, 1], "own": rank, "highest": [1, 5], "again": [0, 1]}
 
 
 @daily(DDP)

@@ -56,15 +56,15 @@ ROWS = [
 ]
 
 
-SPEAK = ("tp", "sp", "fsdp over tp")
+COLLECTIVE = ("tp", "sp", "fsdp over tp")
 
 
 def refuse_wrong(found: list[dict[str, Any]], shared: Shared) -> None:
-    """Refuse other bits, and other collectives; where replays speak they run more than the plain step, all alike."""
+    """Refuse other bits, and other collectives; where replays run any, all ranks run more than in the plain step."""
     for each in found:
         assert each["differ"] == []
         assert each["log"] == found[0]["log"] and each["plain_log"] == found[0]["plain_log"]
-        assert (each["log"] == each["plain_log"]) is not (shared.by in SPEAK and shared.quiet)
+        assert (each["log"] == each["plain_log"]) is not (shared.by in COLLECTIVE and shared.quiet)
 
 
 @pytest.mark.parametrize(("way", "share"), ROWS)
@@ -80,9 +80,9 @@ def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share:
         assert each["peaks"][-1] <= each["predicted"] <= 1.01 * each["peaks"][-1]
         assert abs(each["plain_predicted"] - each["plain"]) <= 0.01 * each["plain"]
         assert each["grown"][-2:] == [0, 0]
-    # Where replays are silent each rank makes later plans by itself, by the seconds that it measured. Where gradients
-    # add up, the second forward has a plan of its own.
-    agreed = "segments" if WAYS[way]["shared"].by in SPEAK else "first"
+    # Where replays run no collectives each rank makes later plans by itself, by the seconds that it measured. Where
+    # gradients add up, the second forward has a plan of its own.
+    agreed = "segments" if WAYS[way]["shared"].by in COLLECTIVE else "first"
     assert found[0][agreed] == found[1][agreed]
 
 

@@ -36,9 +36,9 @@ class Leaving(One):
         return choose([value, other])
 
 
-@pytest.mark.parametrize("speaks", [False, True])
+@pytest.mark.parametrize("runs_collectives", [False, True])
 def test_a_rank_that_is_interrupted_in_any_round_of_a_plan_is_named(
-    speaks: bool, monkeypatch: pytest.MonkeyPatch
+    runs_collectives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it waited in the last but one, the others raised KeyError."""
     ready: Any = SimpleNamespace(plan=autockpt.Plan(segments=()), unfit="")
@@ -46,18 +46,18 @@ def test_a_rank_that_is_interrupted_in_any_round_of_a_plan_is_named(
     for rounds in range(8):
         asked = agreement.Agreement(cast(Any, None))
         monkeypatch.setattr(asked, "_ranks", Leaving(rounds))
-        asked.speaks = speaks
+        asked.runs_collectives = runs_collectives
         try:
             assert asked.plan(1, lambda: ready, lambda plan, unfit: ready) is ready
         except autockpt.NotApplicable as error:
             assert str(error).startswith("rank 1 has failed as a step began (KeyboardInterrupt)")
             assert not asked.waits
             named += 1
-    assert named == (4 if speaks else 3)  # rounds of a plan
+    assert named == (4 if runs_collectives else 3)  # rounds of a plan
 
 
 @pytest.mark.parametrize("shared", BY, ids=lambda shared: shared.by)
-def test_where_a_step_cannot_begin_on_one_rank_none_keeps_a_plan_whose_replays_speak(
+def test_where_a_step_cannot_begin_on_one_rank_none_keeps_a_plan_whose_replays_run_collectives(
     both: Both, shared: Shared
 ) -> None:
     """That rank kept its own, whose replays waited for the others, if the loop went on with the next batch."""
@@ -70,7 +70,9 @@ def test_where_a_step_cannot_begin_on_one_rank_none_keeps_a_plan_whose_replays_s
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("shared", [TENSORS, SEQUENCES], ids=lambda shared: shared.by)
-def test_where_one_rank_takes_its_budget_off_none_keeps_a_plan_whose_replays_speak(both: Both, shared: Shared) -> None:
+def test_where_one_rank_takes_its_budget_off_none_keeps_a_plan_whose_replays_run_collectives(
+    both: Both, shared: Shared
+) -> None:
     """The others kept it, and their replays waited for that rank."""
     for each in both("leaving.taking_it_off", shared=shared):
         assert each == {"errors": [], "planned": (True, False), "same": True}

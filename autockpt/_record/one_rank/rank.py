@@ -22,7 +22,7 @@ from ..._data.errors import NotApplicable, ProfilingError
 from ..._data.profile import Profile
 from ..._data.step.world import World
 from ..._ranks.buckets import bucket_bytes
-from ..._ranks.fsdp import speaks, units
+from ..._ranks.fsdp import runs_collectives, units
 from ..._ranks.refuse import refuse_sharded
 from ..._torch import private
 from ..optimizers.memory import Optimizers, choose_optimizers
@@ -90,15 +90,15 @@ def profiles_of_rank(made: OnRank, devices: Sequence[str | None], way: Way | Non
             if way is not None:
                 raise NotApplicable(REPLICATED.format(way))
             return _of_replica(made, module, devices)
-    if way is not None and not units(model) and not speaks(model):
+    if way is not None and not units(model) and not runs_collectives(model):
         given = made.optimizer if isinstance(made.optimizer, (list, tuple)) else [made.optimizer]
         shard(model, [each for each in given if isinstance(each, Optimizer)])
     found = _recorded(made, devices)
-    if units(model) or speaks(model):
+    if units(model) or runs_collectives(model):
         found = [msgspec.structs.replace(each, notes=(*each.notes, NO_COLLECTIVES)) for each in found]
     if units(model):
         return found
-    shared: Literal["dtensor", "whole"] = "dtensor" if speaks(model) else "whole"
+    shared: Literal["dtensor", "whole"] = "dtensor" if runs_collectives(model) else "whole"
     return [_with(each, World(ranks=private.group_size(), way=shared)) for each in found]
 
 

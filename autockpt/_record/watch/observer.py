@@ -14,7 +14,7 @@ from ..._calls.names import numbered
 from ..._calls.roots import WHOLE
 from ..._calls.values import tensors
 from ..._data.errors import ProfilingError
-from ..._ranks.fsdp import speaks
+from ..._ranks.fsdp import runs_collectives
 from ..._stash.base import NoRoom
 from ..._stash.spill import Spill, SpilledTensor
 from ..._stash.spilled_step import Pack, Unpack
@@ -56,7 +56,7 @@ class Observer:
         spill: where saved tensors wait for backward.
         held: tensors that the model's attributes, closures and globals refer to.
         changing: called with the tensors that an operator is about to change in place.
-        summed: whether there are checksums of what calls are given, where replays speak.
+        summed: whether there are checksums of what calls are given, where replays run collectives.
 
     Attributes:
         run: what it has seen so far.
@@ -82,7 +82,10 @@ class Observer:
         self._given: tuple[int, ...] = ()  # storages that the running function was given
         self._fresh: set[int] = set()  # storages that this step's operators have cast
         self._counts: dict[tuple[int, str], int] = {}  # of calls by (-1, name), of functions by (call, name)
-        self._static, self._returned = StaticStorages(model, tape.key), Returned(tape, summed=summed and speaks(model))
+        self._static, self._returned = (
+            StaticStorages(model, tape.key),
+            Returned(tape, summed=summed and runs_collectives(model)),
+        )
         self._in_forward = self._aside = self._ended = self._elsewhere = False
         self._thread, self._passes = threading.get_ident(), BackwardPasses()
 

@@ -106,14 +106,14 @@ class Recorded:
         return [(op.name, calls[op.call].class_name if op.call >= 0 else "") for op in ops]
 
     @property
-    def speaks(self) -> bool:
+    def runs_collectives(self) -> bool:
         """Whether replays of its calls run collectives: they do if functions are given DTensors."""
         return any(function.unreadable == ON_SEVERAL_RANKS for function in self.run.functions)
 
     @property
     def sharded(self) -> bool:
         """Whether parameters are sharded over ranks, so that no larger step can be predicted."""
-        return self.speaks or any(call.alone == IS_A_UNIT for call in self.run.calls)
+        return self.runs_collectives or any(call.alone == IS_A_UNIT for call in self.run.calls)
 
     @property
     def backwards(self) -> int:

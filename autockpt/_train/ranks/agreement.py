@@ -8,8 +8,8 @@ all can plan        the rank whose step needs most plans. The others take its pl
                     make their own. An error of one rank is raised on all, and names it; else all have a plan
 later               plans may differ, since replays run no collectives: each rank plans for the steps that it sees
 
-Replays *speak* if they run collectives: with tensor parallelism, or over several units of FSDP2 if ranks find no first
-plan without such replays. Then all ranks need the same plan. In each step they agree to run under it, make another one,
+Replays run collectives with tensor parallelism, or over several units of FSDP2 if ranks find no first plan without such
+replays. Then all ranks need the same plan. In each step they agree to run under it, make another one,
 record or spill.
 """
 
@@ -32,7 +32,7 @@ from ..._data.profile import Profile
 from ..._ranks import Choose, One, Parted, Ranks, ranks_of
 from ..._ranks.by_hand import what_runs
 from ..._ranks.errors import left_of, plain_error, refuse_failed, told_as, unequal_of
-from ..._ranks.fsdp import speaks, units
+from ..._ranks.fsdp import runs_collectives, units
 from ..._stash.parts import with_parts
 from ..._stash.shard import is_unlike
 from ...solvers.errors import Infeasible, TooCostly
@@ -65,13 +65,13 @@ NOT_FOR_ALL = (
 
 
 class Agreement:
-    """The agreement of one model's ranks: up to its first plan, or in every step if replays speak.
+    """The agreement of one model's ranks: up to its first plan, or in every step if replays run collectives.
 
     Args:
         request: what the user asked for on this rank.
 
     Attributes:
-        speaks: whether replays run collectives, so that the ranks agree in every step.
+        runs_collectives: whether replays run collectives, so that the ranks agree in every step.
         given: whether this rank plans on a batch that the user gives, before any step.
         refused: calls that some rank could not replay, by key, with the reason.
     """
@@ -81,7 +81,7 @@ class Agreement:
         self._ranks: Ranks = One()
         self._own: Exception | None = None  # the error of this rank
         self._hashed: tuple[Plan, str] | None = None  # a plan, and what tells it from others
-        self.speaks = self.given = self._gathers = False
+        self.runs_collectives = self.given = self._gathers = False
         self.refused: dict[str, str] = {}
 
     @property
@@ -98,7 +98,11 @@ class Agreement:
         """Find the ranks that train a model, which may have been wrapped since. Return whether there are several."""
         self.given = self.given or given
         if not self.several:
-            self._ranks, self.speaks, self._gathers = ranks_of(model), speaks(model), bool(units(model))
+            self._ranks, self.runs_collectives, self._gathers = (
+                ranks_of(model),
+                runs_collectives(model),
+                bool(units(model)),
+            )
         return self.several
 
     def meets(self, model: nn.Module) -> bool:
@@ -135,12 +139,12 @@ class Agreement:
         if self._request.strict:
             raise NotApplicable(STRICT.format(len(self._ranks.members)))
         self._own = failed
-        segments = "" if under is None or not self.speaks else self._hash_of(under)
+        segments = "" if under is None or not self.runs_collectives else self._hash_of(under)
         asked = self._request.compared(given=self.given)
         value = {"able": able, "asked": asked, "under": segments, "refused": dict(refused)}
         value |= {} if failed is None else plain_error(failed, meanwhile)
         try:
-            follows = self._agree(value, self._agreed, parting=not self.speaks)
+            follows = self._agree(value, self._agreed, parting=not self.runs_collectives)
         except Parted as parted:
             self._over = True
             raise failed or parted from None
@@ -182,10 +186,10 @@ class Agreement:
             return profile, offload
         if any(map(is_unlike, self.refused.values())):
             return profile, None
-        return with_parts(self._agree, model, profile, offload, device, speaks=self.speaks)
+        return with_parts(self._agree, model, profile, offload, device, runs_collectives=self.runs_collectives)
 
     def plan(self, need_bytes: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:
-        """Return a first plan for the step that begins; if replays speak, also any later one.
+        """Return a first plan for the step that begins; if replays run collectives, also any later one.
 
         Args:
             need_bytes: the peak of this rank's plain step.
@@ -199,13 +203,13 @@ class Agreement:
         if not self.waits:
             return make()
         needy = self._agree({"need": need_bytes}, self._neediest)
-        if not self.speaks:
+        if not self.runs_collectives:
             try:
                 return self._own_plan(needy[0], make, adopt)
             except (Infeasible, TooCostly):
                 if not self._gathers:
                     raise
-            self.speaks, self._over, self._own = True, False, None  # all plan again, with replays that gather
+            self.runs_collectives, self._over, self._own = True, False, None  # all plan again, with replays that gather
         return self._one_plan(needy, make, adopt)
 
     def _own_plan(self, first: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:

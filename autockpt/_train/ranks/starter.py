@@ -83,7 +83,7 @@ class RanksStarter(StepStarter):
         """Agree with the other ranks on what to do. If a rank has left, there is no plan from now on."""
         history, agreement, follows = state.history, self._agreement, "go on"
         under = decision.ready.plan if decision.ready is not None else None
-        early = history.timed and history.current is None and not agreement.speaks
+        early = history.timed and history.current is None and not agreement.runs_collectives
         able = decision.what == "Replan" or early or under is not None
         failed, self._no_room = self._no_room, None
         try:
@@ -97,7 +97,7 @@ class RanksStarter(StepStarter):
             raise
         if follows == "wait":
             return state, replace(decision, what="Wait")
-        if follows == "plan" and agreement.speaks and agreement.refused != history.refused:
+        if follows == "plan" and agreement.runs_collectives and agreement.refused != history.refused:
             state = replace(state, history=history.refusing(agreement.refused))
         if follows == "plan" and under is not None:  # this rank has a plan, another rank needs a new one
             return state, Decision("Replan", "another rank plans")
@@ -130,7 +130,7 @@ class RanksStarter(StepStarter):
         """
         self._pipeline.planned()
         start = functools.partial(super().under_plan, state, decision, seen, begins)
-        if self._agreement.speaks and decision.what != "Replan":
+        if self._agreement.runs_collectives and decision.what != "Replan":
             return start()
         try:
             return self._agreement.together(start)
@@ -146,11 +146,11 @@ class RanksStarter(StepStarter):
         wanted = replace(wanted, profile=profile)
         ready = agreement.plan(
             profile.plain_peak_bytes,
-            lambda: plans.made(wanted, gathers=agreement.speaks),
-            lambda plan, unfit: plans.adopted(wanted, plan, unfit, gathers=agreement.speaks),
+            lambda: plans.made(wanted, gathers=agreement.runs_collectives),
+            lambda plan, unfit: plans.adopted(wanted, plan, unfit, gathers=agreement.runs_collectives),
         )
         # If replays run collectives, all ranks have one plan, for this kind.
-        return ready if agreement.speaks else plans.for_kinds_alike(ready, wanted)
+        return ready if agreement.runs_collectives else plans.for_kinds_alike(ready, wanted)
 
     def cannot_put_on(self, state: StepState, ready: Ready, model: nn.Module, error: NotApplicable) -> None:
         """See `StepStarter`. If the plan was on before, and replays run collectives, the error is raised.
@@ -158,14 +158,14 @@ class RanksStarter(StepStarter):
         By now other ranks run their steps under it.
         """
         agreement = self._agreement
-        if agreement.speaks and agreement.several and any(each is ready for each in state.put_on):
+        if agreement.runs_collectives and agreement.several and any(each is ready for each in state.put_on):
             raise error
         super().cannot_put_on(state, ready, model, error)
 
     def stop(self, model: nn.Module, why: str) -> None:
         """See `StepStarter`. If replays run collectives, no plan is left on: it would wait for other ranks."""
         super().stop(model, why)
-        if self._agreement.speaks:
+        if self._agreement.runs_collectives:
             self.take_off(model)
 
     def rest(self) -> None:
@@ -181,7 +181,7 @@ class RanksStarter(StepStarter):
         """Tell the other ranks that no step could begin here. If replays run collectives, all take their plans off."""
         super().failed(model, error)
         self._agreement.leave("has failed as a step began", error)
-        if self._agreement.speaks and self._agreement.several and not self.idle:
+        if self._agreement.runs_collectives and self._agreement.several and not self.idle:
             self.give_up(model)
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class RanksStarter(StepStarter):
 
         None may if a replay runs collectives, or finds its parameters gathered only once backward has begun.
         """
-        if not self.whole or self._agreement.speaks or units(model) or ready.others:
+        if not self.whole or self._agreement.runs_collectives or units(model) or ready.others:
             return frozenset()
         return find_early(ready.profile, ready.plan)
 
