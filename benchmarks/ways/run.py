@@ -109,13 +109,15 @@ def report(raw: dict[str, Any]) -> str:
         ways = [way for way in found if way != "microbatches"]
         orders = [sorted(ways, key=lambda way: -found[way][figure]) for figure in ("predicted", "measured")]
         for way in ways:
-            rows.append([
-                name,
-                f"{way}, {found['microbatches']} microbatches" if way == "accumulated" else way,
-                f"{found[way]['predicted']:.3g}",
-                f"{found[way]['measured']:.3g}",
-                f"{orders[0].index(way) + 1}, {orders[1].index(way) + 1}",
-            ])
+            rows.append(
+                [
+                    name,
+                    f"{way}, {found['microbatches']} microbatches" if way == "accumulated" else way,
+                    f"{found[way]['predicted']:.3g}",
+                    f"{found[way]['measured']:.3g}",
+                    f"{orders[0].index(way) + 1}, {orders[1].index(way) + 1}",
+                ]
+            )
     heads = ["model", "way", "samples a second, predicted", "measured", "place predicted, measured"]
     return table(heads, rows)
 
