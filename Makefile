@@ -29,7 +29,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 ON_DEVICE := -p tests.fake_cuda.plugin --device fake-cuda $(PARALLEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-device fuzz sweep check-always bench profiles test-oldest test-newest old lint types format demo notebooks docs picture gpu wheels clean
+.PHONY: help install test test-device planted fuzz sweep check-always bench profiles test-oldest test-newest old lint types format demo notebooks docs picture gpu wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ test: install  ## run the tests, on two cores where there are two, then those of
 
 test-device: install  ## run the tests marked gpu, and tests/device, on a fake CUDA device (needs a C++ compiler)
 	$(VENV)/bin/python -m pytest $(ON_DEVICE)
+
+planted: install  ## plant sixty faults of one line each, one by one, and say which test finds each
+	$(VENV)/bin/python -m tests.planted
 
 fuzz: install  ## draw 2,000 models and plans, and compare planned steps with plain ones bit for bit
 	$(VENV)/bin/python -m tests.fuzz

@@ -30,6 +30,7 @@ html_show_sphinx = False
 
 default_role = "py:obj"
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["lightning"]  # its callback is documented, and nothing else here needs it
 autodoc_typehints = "signature"
 add_module_names = False
 napoleon_numpy_docstring = False

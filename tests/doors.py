@@ -196,6 +196,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.late_writes import LateWrites
     from autockpt._stash.shard import ShardStash
     from autockpt._stash.space import arenas as stash_arenas
+    from autockpt._stash.space import memory as stash_memory
     from autockpt._stash.space import pieces as stash_pieces
     from autockpt._stash.space.arenas import Arenas, Cursor
     from autockpt._stash.space.free_list import FreeList

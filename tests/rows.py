@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-__all__ = ["crossed", "swept"]
+__all__ = ["crossed", "daily", "swept"]
+
+
+def daily(values: Iterable[Any], chosen: Collection[Any]) -> list[Any]:
+    """Return values to parametrize a test by: the `chosen` ones run with the suite, the others in the sweep."""
+    return [each if each in chosen else pytest.param(each, marks=pytest.mark.sweep) for each in values]
 
 
 def swept(names: str, *rows: tuple[Any, ...], kept: int) -> pytest.MarkDecorator:
@@ -29,10 +34,10 @@ def crossed(**axes: Mapping[str, Any] | Sequence[Any]) -> pytest.MarkDecorator:
     fewest = min(map(len, named))
     rows = []
     for row in itertools.product(*map(enumerate, named)):
-        daily = sum(number for number, _ in row) % fewest == 0
+        everyday = sum(number for number, _ in row) % fewest == 0
         name = "-".join(name for _, (name, _) in row)
         values = (value for _, (_, value) in row)
-        rows.append(pytest.param(*values, id=name, marks=() if daily else pytest.mark.sweep))
+        rows.append(pytest.param(*values, id=name, marks=() if everyday else pytest.mark.sweep))
     return pytest.mark.parametrize(tuple(axes), rows)
 
 

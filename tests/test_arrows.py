@@ -199,3 +199,10 @@ def test_rooms_without_torch_load_without_it(room: str) -> None:
     modules = [file.removesuffix(".py").replace("/", ".") for file in trees() if file.startswith(f"{room}/")]
     code = f"import sys, autockpt.{', autockpt.'.join(modules)}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_integrations_use_what_is_public() -> None:
+    """They are written as anybody could write one: by the door. What a slip is, is asked of `_data`."""
+    for path in (ROOT / "autockpt" / "integrations").glob("*.py"):
+        found = {each.name for each in imports_of(f"integrations/{path.name}", ast.parse(path.read_text()))}
+        assert {name for name in found if name.startswith("autockpt._") and "._data." not in name} == set()

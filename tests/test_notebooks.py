@@ -33,12 +33,9 @@ def test_there_are_some() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["01_profile", "02_choose_a_budget", "03_apply_and_verify"]
 
 
-ROWS = [NOTEBOOKS[0], *(pytest.param(each, marks=pytest.mark.sweep) for each in NOTEBOOKS[1:])]
-"""Every day the first one runs, as others each take as long as a hundred tests."""
-
-
+@pytest.mark.sweep
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ROWS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_shows_what_is_committed(path: Path, tmp_path: Path) -> None:
     committed, notebook = read(path), read(path)
     execute(notebook, tmp_path)  # an error in a cell is raised

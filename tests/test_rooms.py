@@ -13,7 +13,7 @@ import pytest
 LIBRARY = Path(__file__).parent.parent / "autockpt"
 ROOMS = (
     *("_calls", "_check", "_choose", "_cli", "_compiled", "_data", "_fit", "_ranks", "_record", "_run", "_show"),
-    *("_stash", "_torch", "_train", "solvers"),
+    *("_stash", "_torch", "_train", "integrations", "solvers"),
 )
 
 MOST_ROOMS, MOST_ENTRIES, MOST_LINES, MOST_CODE_LINES, MOST_BRANCHES = 16, 15, 400, 40, 15

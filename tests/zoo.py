@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["SHORT", "ZOO", "Case", "build"]
+__all__ = ["DAILY", "SHORT", "ZOO", "Case", "build"]
 
 Built = tuple[nn.Module, dict[str, Any]]
 
@@ -250,6 +250,10 @@ ZOO: dict[str, Callable[[], Built]] = {
     "uneven": uneven,
     "glue": lambda: (GlueStack(), {"hidden": torch.randn(64, 32, 64), "mask": torch.ones(64, 32, 1)}),
 }
+
+DAILY = ("gpt2", "resnet50", "unet", "glue")
+"""One of each kind: a transformer, a row of norms, skips that live long, and code between blocks. What a test does with
+all of them it does with these every day, and with the others in the sweep."""
 
 SHORT: dict[str, Callable[[], Built]] = {
     "gpt2": gpt2_case(n_layer=4),

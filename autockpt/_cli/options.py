@@ -25,15 +25,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DPI = 150  # of plots
 
-ROOM = 74
-"""Columns for a command in a sentence."""
-
 MOST_OVERHEAD = 5.0
 """A ratio. A higher one is a slip: percent, where a ratio is asked for."""
 
 BY_DEFAULT = {"solver": "auto", "seconds": 3.0}
 
-BUDGET = "8GiB, 8GB, a number of bytes, or 80% of the device's memory; min for the lowest peak that can be reached."
+BUDGET = (
+    "8GiB, 8GB, a number of bytes, or 80% of the device's memory; min for the lowest peak at one level of recomputing, "
+    "lowest for the lowest of all."
+)
 
 
 class FilePath(click.Path):
@@ -114,8 +114,6 @@ plot = click.option(
 def command(verb: str, source: str, *, output: str = "", **asked: Any) -> str:
     """Return a command line with the options that were given, without those that have their default.
 
-    With an `output`, and if the line is longer than `ROOM`: words for the command that was given, with that output.
-
     Args:
         verb: the verb.
         source: its argument.
@@ -127,10 +125,7 @@ def command(verb: str, source: str, *, output: str = "", **asked: Any) -> str:
         for each in value if isinstance(value, tuple) else (value,):
             if each is not None and BY_DEFAULT.get(name) != each:
                 words += [f"--{name.replace('_', '-')}", f"{each:g}" if isinstance(each, float) else str(each)]
-    if not output:
-        return shlex.join(words)
-    line = shlex.join([*words, "-o", output])
-    return line if len(line) <= ROOM else f"the same with -o {output}"
+    return shlex.join([*words, "-o", output] if output else words)
 
 
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show all that is known, and not fifteen lines.")

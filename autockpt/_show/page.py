@@ -21,6 +21,10 @@ _APART = re.compile(
     r"(?<=\d) (?=(?:[KMGT]?i?B|µs|ms|s)\b)|(?<=\d) (?=[×%])|(?<=×) (?=\d)|(?<= --budget) (?=\S)|(?<=\w) (?=\d+\.\d+\.)"
 )
 """Spaces where a line is not broken: between a figure and its unit, or a name and its version."""
+_COMMAND = re.compile(r"Next[^:]*: autockpt[ .]")
+"""How a line begins that is a command, to be copied as it stands."""
+_PATH = re.compile(r"[\"'(]*(?:~|\.{0,2})/\S")
+"""How a word begins that is a path."""
 _LINE = "1px solid rgba(128,128,128,.35)"
 
 
@@ -133,7 +137,10 @@ class Page:
     document: Mapping[str, object] = field(default_factory=dict)
 
     def text(self, width: int = DEFAULT_WIDTH) -> str:
-        """Return the page as text at most `width` characters wide, but never narrower than `MINIMUM_WIDTH`."""
+        """Return the page as text at most `width` characters wide, but never narrower than `MINIMUM_WIDTH`.
+
+        Only a line that is a command, or has a path in it, may be wider.
+        """
         width = max(width, MINIMUM_WIDTH)
         blocks = ["\n".join(_lines(self.title, width)), "\n".join(self._figures(width))]
         for block in self.blocks:
@@ -208,12 +215,19 @@ def filled(text: str, width: int) -> str:
 
 
 def _lines(text: str, width: int, *, breaks: bool = True) -> list[str]:
-    """Wrap each line of `text`, and keep its indent. If `breaks`, a word that is longer than a line is broken."""
+    """Wrap each line of `text`, and keep its indent. If `breaks`, a word that is longer than a line is broken.
+
+    A command stays in one line, and a path whole, however long they are: somebody copies them.
+    """
     lines = []
     for line in text.splitlines():
+        if _COMMAND.match(line):
+            lines.append(line)
+            continue
         indent = " " * min(_indent(line), width // 2)
         whole = _APART.sub(_GLUE, line)
-        how = {"subsequent_indent": indent, "break_on_hyphens": False, "break_long_words": breaks}
+        cut = breaks and not any(map(_PATH.match, line.split()))
+        how = {"subsequent_indent": indent, "break_on_hyphens": False, "break_long_words": cut}
         lines += [each.replace(_GLUE, " ") for each in textwrap.wrap(whole, width, **how)]  # type: ignore[arg-type]
     return lines
 

@@ -22,6 +22,7 @@ from .._run.compare.checks import Checking
 from .._run.patch.install import install, uninstall
 from .._stash.plan_stash import refuse_no_way, with_measured_rates
 from .messages import spoken
+from .messages.account import GivenSteps
 
 _log = logging.getLogger("autockpt")
 
@@ -41,7 +42,8 @@ def apply_given(
 
     def put_on() -> Plan:
         read = _readable(model, plan, pinned=pinned, offload=offload)
-        install(model, read, check)
+        handle = install(model, read, check)
+        handle.began = GivenSteps(handle.roots[0])
         return read
 
     spoken.applied(put_on_together(model, put_on, lambda: uninstall(model)))

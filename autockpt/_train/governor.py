@@ -130,7 +130,8 @@ class Governor:
             return self._runners.spilled(begins).forward(begins)
         batch = begins.batch(numbers=self._state.history.numbers)
         if self._review.evaluations.apart(batch, step, evaluates=evaluates):
-            self._warn.once(said.ALONE, where=not (evaluates or self._state.history.known))
+            if not (evaluates or self._state.history.known):
+                self._tell_unplanned(said.ALONE)
             return self._evaluate(begins, batch)
         self.others.comes(name)
         if step is None or not step.goes_on():
@@ -209,7 +210,7 @@ class Governor:
         finally:
             step.running = False
         if step.runner.unhooked:
-            self._warn.once(said.UNHOOKED)
+            self._tell_unplanned(said.UNHOOKED)
             self._drop()
             self._starter.rest()
         self._warn.once(CACHE, where=step.decision.what == "Record" and keeps_cache(outputs))
@@ -230,6 +231,7 @@ class Governor:
         if self._starter.idle:
             return None
         self.listen(model)
+        self.account.unplanned = ""
         self._warn.once(*self.others.missing(self._starter.installed.roots))
         held_bytes = gradient_bytes(model)
         seen = self._review.begins(self._state, begins, batch, held_bytes, last, self._starter.installed)
@@ -272,8 +274,12 @@ class Governor:
         if self._step is not None and self._step.backward and not self._step.trains:
             return  # the forward was seen, in eval mode: only its backward shows that the step trains
         planned = self._starter.installed.plan is not None
-        why = said.REPLACED if cover(model, self) else said.unplanned(self._unseen.inside, planned)
-        self._warn.once(why, where=bool(why))
+        self._tell_unplanned(said.REPLACED if cover(model, self) else said.unplanned(self._unseen.inside, planned))
+
+    def _tell_unplanned(self, why: str) -> None:
+        """Warn of steps that run without a plan, once; the report says it as long as it is so."""
+        self._warn.once(why)
+        self.account.unplanned = why
 
     def _drop(self) -> None:
         """Drop the step under way, and release the stashes where its tensors wait."""

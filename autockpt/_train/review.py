@@ -108,6 +108,8 @@ class StepReview:
         if said.OTHER_CALLS in warnings and step.model is not None and (why := state.history.changed(step.model)):
             warnings = [said.CHANGED.format(why), *(each for each in warnings if each != said.OTHER_CALLS)]
         self._warn.once(*warnings)
+        if after.given_up and warnings:
+            self._account.unplanned = warnings[-1]
         step.runner.drop()
         return after, seen.ran
 

@@ -180,6 +180,7 @@ class StepStarter:
         """Make no plan from now on, and say why."""
         self.rest()
         self.warn.once(why)
+        self._account.unplanned = why
 
     def rest(self) -> None:
         """Let steps run as they come from now on."""

@@ -9,8 +9,9 @@ import torch
 
 import autockpt
 from tests.doors import ProfileIndex, entering_bytes, sibling_rows
+from tests.rows import daily
 from tests.toys.told import Told
-from tests.zoo import ZOO, build
+from tests.zoo import DAILY, ZOO, build
 
 LASTS = 6
 """Ends of runs that are looked at in each row of siblings."""
@@ -39,7 +40,7 @@ def hold(profile: autockpt.Profile) -> int:
     return looked
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", daily(ZOO, DAILY))
 def test_of_every_model(name: str) -> None:
     case = build(name, short=True)
     assert hold(autockpt.profile(case.model, case.kwargs, mode="fake"))

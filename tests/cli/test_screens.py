@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import re
+import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -79,14 +80,38 @@ def test_pages_fit(
     lines = (result.out or result.err).splitlines()
     if not result.out:
         return
-    assert columns // 3 < max(map(len, lines)) <= columns
+    wrapped = [line for line in lines if not line.startswith("Next: autockpt")]  # a command is never broken
+    assert columns // 3 < max(map(len, wrapped)) <= columns
     assert not any(
         re.search(r"\d$", one) and re.match(r" *(?:[KMGT]i?B|m?s|µs|%)\b", other) for one, other in pairwise(lines)
     )
     if not verbose:
         assert len(lines) <= 15 or columns < 80
-        assert max(map(len, lines)) <= 80
+        assert max(map(len, wrapped)) <= 80
     assert not any(line != line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("verb", ["explain", "frontier", "solve", "explain a plan", "frontier with a file"])
+def test_what_comes_next_can_be_copied(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """A path of a temporary folder was broken in the midst of a word, and the command after "Next:" failed."""
+    deep = folder / "a folder" / "-".join(["of-a-long-name"] * 8)
+    deep.mkdir(parents=True, exist_ok=True)
+    source = deep / "profile.json"
+    source.write_bytes((folder / "profile.json").read_bytes())
+    more = {
+        "solve": ["--budget", "100MiB", "--keep", f"{LONG}.0"],
+        "explain a plan": ["--budget", "100MiB"],
+        "frontier": ["--points", "2"],
+        "frontier with a file": ["--points", "2", "-o", str(deep / "frontier.json")],
+    }
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.chdir(deep)
+    shown = run(verb.split()[0], source, *more.get(verb, []))
+    assert shown.status == 0, shown.err
+    (line,) = (line for line in shown.out.splitlines() if line.startswith("Next: "))
+    command = shlex.split(line.removeprefix("Next: autockpt "))
+    assert str(deep) in command[1]
+    assert run(*command).status == 0
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])

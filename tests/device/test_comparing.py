@@ -134,6 +134,24 @@ def test_a_function_that_recomputes_by_itself_is_told_as_late() -> None:
         steps(18, moves=1.0)
 
 
+def test_what_the_host_knows_to_differ_is_told_in_its_own_step() -> None:
+    """A number on the host is compared at once. It was left to the device's verdict, which knows nothing of it."""
+    moved = ctypes.c_double()
+    scaled = Told(lambda own, input: (input * torch.tensor(1.0 + moved.value)).tanh())
+    model = nn.Sequential(nn.Linear(64, 64), scaled, nn.Linear(64, 1)).cuda()
+    autockpt.apply(model, plan=autockpt.Plan.of(["1"]))
+
+    def steps(number: int, *, moves: float) -> None:
+        for _ in range(number):
+            made = model(torch.ones(4, 64).cuda()).sum()
+            moved.value += moves  # which nobody looks into
+            made.backward()
+
+    steps(3, moves=0.0)
+    with pytest.raises(autockpt.ReplayError, match=r"^1#0 saved other values in its replay than in its forward: it"):
+        steps(18, moves=1.0)
+
+
 def test_a_call_that_does_not_run_again_is_named_two_steps_later() -> None:
     run = Late("sampled")
     for number in range(1, 18):

@@ -275,6 +275,21 @@ def test_where_little_can_be_pinned_the_rest_waits_in_pageable_memory() -> None:
     assert outcome(found) == [True] * len(found.plain.left)
 
 
+def test_a_lane_begins_when_the_stream_that_asks_has_come_so_far() -> None:
+    """What it copies is made there, by kernels that the host did not wait for."""
+    asked: list[tuple[str, object]] = []
+    lanes, copied = Lanes(torch.device("cuda", 0)), lambda: asked.append(("copy", torch.cuda.current_stream()))
+    before = lanes.run("back", lambda: None)
+    current = torch.cuda.current_stream()
+    with (
+        mock.patch.object(torch.cuda.Stream, "wait_stream", lambda _, other: asked.append(("stream", other))),
+        mock.patch.object(torch.cuda.Stream, "wait_event", lambda _, event: asked.append(("event", event))),
+    ):
+        lanes.run("out", copied, before)
+    lane = asked[-1][1]
+    assert asked == [("stream", current), ("event", before.event), ("copy", lane)] and lane != current
+
+
 def test_lanes_are_streams_of_their_own() -> None:
     lanes, seen = Lanes(torch.device("cuda", 0)), list[Any]()
     ways: tuple[Way, ...] = ("out", "back", "out")

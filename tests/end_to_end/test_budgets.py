@@ -16,7 +16,8 @@ from tests.counted import counted_time
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.hosts import host
 from tests.remembered import candidates_once
-from tests.zoo import ZOO
+from tests.rows import daily
+from tests.zoo import DAILY, ZOO
 
 PREDICTION_TOLERANCE = 0.005
 """Predicted over measured peak, for profiles of a real step."""
@@ -32,13 +33,13 @@ TIME_LIMIT_SECONDS = 2.0
 
 
 def rows() -> list[ParameterSet]:
-    """In every run `auto` and `ilp` at 60 %, `auto` at 80 %, a third of the others; the rest in `make sweep`."""
+    """In every run, of a model of each kind: `auto` and `ilp` at 60 %, `auto` at 80 %, a third of the others."""
     found = []
     for m, model in enumerate(ZOO):
         for s, solver in enumerate(PLANNERS):
             for percent in (80, 60, 40):
                 mine = solver in SEARCHING or (m + s) % 3 == 0
-                everyday = (percent == 60 and mine) or (percent == 80 and solver == "auto")
+                everyday = model in DAILY and ((percent == 60 and mine) or (percent == 80 and solver == "auto"))
                 marks = () if everyday else (pytest.mark.sweep,)
                 found.append(pytest.param(model, solver, percent, marks=marks, id=f"{model}-{solver}-{percent}"))
     return found
@@ -104,7 +105,7 @@ def check(plain: Reference, plan: Plan, budget: int) -> None:
 
 
 @pytest.mark.parametrize("solver", ["sqrt", "uniform"])
-@pytest.mark.parametrize("model", ["gpt2", "t5"])
+@pytest.mark.parametrize("model", daily(("gpt2", "t5"), DAILY))
 def test_runs_of_blocks_hold_less_after_forward(model: str, solver: str) -> None:
     plain = reference(model)
     with host(replay_seconds=1.0):  # the longer the better

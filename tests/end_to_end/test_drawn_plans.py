@@ -13,9 +13,10 @@ from autockpt import Plan, Segment
 from autockpt.solvers import simulate
 from tests.doors import Candidates, find_candidates, find_planned, segments_of
 from tests.end_to_end.reference import Reference, counting_replays, reference
+from tests.rows import daily
 from tests.toys.chains import through
 from tests.toys.told import Told
-from tests.zoo import ZOO, Case
+from tests.zoo import DAILY, ZOO, Case
 
 PREDICTION_TOLERANCE = 0.001
 
@@ -44,11 +45,7 @@ def drawn(candidates: Candidates, draw: random.Random, *, first: str) -> list[in
     return sorted(taken)
 
 
-LONG = ("gpt2-vocabulary", "gpt2-cache")
-"""Like others of the zoo, and slow."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.sweep] * (name in LONG)) for name in ZOO])
+@pytest.mark.parametrize("name", daily(ZOO, DAILY))
 def test_the_judge_is_right_about_drawn_plans(name: str) -> None:
     plain = reference(name)
     candidates = find_candidates(plain.profile)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import Plan, Segment
 from tests.end_to_end.reference import counting_replays
+from tests.rows import crossed
 from tests.zoo import gpt2
 
 transformers = pytest.importorskip("transformers")
@@ -219,18 +220,8 @@ def options_of(way: str, device: str) -> dict[str, object]:
     return options
 
 
-IN_PART = ("simply", "scaled", "averaged")
-"""Ways in which plans with units are tried every day; others are tried with whole calls."""
-
-ROWS = [
-    pytest.param(name, way, marks=[pytest.mark.sweep] * (name.endswith("in part") and way not in IN_PART))
-    for name in KINDS
-    for way in WAYS
-]
-
-
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "way"), ROWS)
+@crossed(name=[*KINDS], way=[*WAYS])
 def test_twenty_steps_end_with_the_same_bits(name: str, way: str, device: str) -> None:
     kind, options = KINDS[name], options_of(way, device)
     plain = plainly(kind.build, kind.batch, way, device)

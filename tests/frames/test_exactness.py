@@ -202,3 +202,20 @@ def test_parameters_frozen_between_forward_and_backward() -> None:
         return loss
 
     assert_same(Tower(), [["blocks.0", "blocks.1"], "blocks.3"], run)
+
+
+def test_a_result_that_the_model_changes_in_place_between_two_calls_of_a_segment() -> None:
+    """The call after it is given what it was changed to, as in forward."""
+    parts = {"first": nn.Linear(WIDTH, WIDTH), "second": nn.Linear(WIDTH, WIDTH), "last": nn.Linear(WIDTH, 1)}
+    model = Told(lambda own, x: own.last(own.second(own.first(x).mul_(3.0)).tanh()), **parts)
+    assert_same(model, [["first", "second"]], summed)
+
+
+@pytest.mark.parametrize("begin", [0, WIDTH])
+def test_a_part_of_a_parameter_is_saved(begin: int) -> None:
+    def act(own: Told, x: Tensor) -> Any:
+        return x @ own.weight[begin : begin + WIDTH]
+
+    torch.manual_seed(0)
+    part = Told(act, weight=nn.Parameter(torch.randn(2 * WIDTH, WIDTH)))
+    assert_same(nn.Sequential(nn.Linear(WIDTH, WIDTH), part, nn.Tanh(), nn.Linear(WIDTH, 1)), [["1", "2"]], summed)

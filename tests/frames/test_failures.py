@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from autockpt import Plan, ReplayError, is_recomputing
+from autockpt import Plan, ReplayError, apply, is_recomputing
 from tests.doors import install
 from tests.frames.comparing import assert_same, steps
 from tests.frames.models import WIDTH, Tower, batch, cnn, images, summed
@@ -58,6 +58,22 @@ def test_a_replay_that_does_something_else(then: Any, now: Any, message: str | N
         loss.backward()
         return
     with pytest.raises(ReplayError, match=rf"the replay of 2#0 saved {message}"):
+        loss.backward()
+
+
+def test_two_indices_that_a_replay_makes_otherwise_are_a_difference() -> None:
+    """So few whole numbers of a device may be a generator's state that no kernel wrote; on the CPU they never are."""
+
+    def turned(own: Told, x: Tensor) -> Tensor:
+        return x[:, torch.tensor([1, 0] if own.late and is_recomputing() else [0, 1])]
+
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Told(turned, late=False), nn.Linear(2, 1))
+    apply(model, plan=Plan.of(["1"]), check="always")
+    for _ in range(2):
+        model(batch(4, WIDTH)).sum().backward()
+    model[1].late = True
+    loss = model(batch(4, WIDTH)).sum()
+    with pytest.raises(ReplayError, match="1#0 saved other values in its replay"):
         loss.backward()
 
 

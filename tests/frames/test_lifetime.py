@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from autockpt import Plan, Segment
+from autockpt import Plan, Segment, is_recomputing
 from tests.doors import Detached, Frame, Slot, install, torch_private, uninstall
 from tests.frames.models import WIDTH, Tower, batch, summed
 from tests.toys.chains import InTurn, Residual
@@ -242,3 +242,34 @@ def test_the_boundary_is_not_copied() -> None:
         patch.setattr(Detached, "leaf", leaf)
         model(x).sum().backward()
     assert [tensor.data_ptr() for tensor in held] == [x.data_ptr()]
+
+
+def test_in_a_replay_a_result_goes_with_the_last_call_that_reads_it() -> None:
+    read: list[weakref.ref[Tensor]] = []
+    gone: list[bool] = []
+
+    def reads(own: Told, x: Tensor) -> Tensor:
+        if is_recomputing():
+            read.append(weakref.ref(x))
+        return x + 1
+
+    def looks(own: Told, x: Tensor) -> Any:
+        if is_recomputing():
+            gone.append(read[-1]() is None)
+        return own.linear(x)
+
+    doubled = Told(lambda own, x: 2 * x)  # saves nothing, so nothing else holds what it returns
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), doubled, Told(reads), with_linear(looks, WIDTH), nn.Linear(WIDTH, 1))
+    install(model, Plan.of([["1", "2", "3"]]))
+    model(batch(ROWS, WIDTH)).sum().backward()
+    assert gone == [True]
+
+
+def test_a_backward_that_keeps_its_graph_leaves_nothing_that_was_replayed() -> None:
+    model = chain()
+    install(model, Plan.of([str(i) for i in range(6)]))
+    loss = model(torch.ones(ROWS, 64)).sum()
+    loss.backward(retain_graph=True)
+    slots = [each for each in gc.get_objects() if isinstance(each, Slot)]
+    assert slots and [each for each in slots if each.value is not None] == []
+    loss.backward()

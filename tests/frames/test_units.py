@@ -252,6 +252,20 @@ def test_a_unit_that_is_given_a_conjugate_and_saves_another_view_of_it(view: str
     assert_same(stack(block), plan(["blocks.1"], ["blocks.1.weighs"]), summed)
 
 
+@pytest.mark.parametrize("begin", [0, 2])
+def test_a_unit_that_saves_a_part_of_its_argument(begin: int) -> None:
+    """A replay, which has the whole argument, hands back that part."""
+    half = WIDTH // 2
+
+    def block() -> nn.Module:
+        part = Told(
+            lambda own, y: y[:, begin : begin + half] @ own.weight, weight=nn.Parameter(torch.randn(half, WIDTH))
+        )
+        return Told(lambda own, x: own.part(own.linear(x).exp()).tanh(), linear=nn.Linear(WIDTH, WIDTH), part=part)
+
+    assert_same(stack(block), plan(["blocks.1"], ["blocks.1.part"]), summed)
+
+
 def test_an_exception_that_the_member_catches_in_a_unit() -> None:
     def fails(own: Told, x: Tensor) -> Tensor:
         x.exp()

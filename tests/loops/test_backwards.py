@@ -236,6 +236,16 @@ def test_a_pass_through_one_node_keeps_no_graph() -> None:
     assert ProfileIndex(governor._state.history.known[0].source.profile).passes.keeping == [True, False, False]
 
 
+def test_of_two_passes_through_one_graph_the_first_keeps_it() -> None:
+    """The second lets go of all that it reads, node by node, from the first one on."""
+    model = autockpt.apply(Heads(), "1GB")
+    for batch in steps(3, rows=64):
+        two_losses(model, batch)
+        model.zero_grad()
+    governor: Any = governor_of(model)
+    assert ProfileIndex(governor._state.history.known[0].source.profile).passes.keeping == [True, False]
+
+
 def test_one_backward_is_still_one() -> None:
     found = autockpt.profile(network(), steps()[0], loss=loss_of)
     assert (found.backward_ticks, found.rereads) == ((), ())

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import autockpt
+from tests.doors import ReplayChecks
 from tests.nets.arguments import ARGUMENTS
 from tests.nets.attributes import ATTRIBUTES
 from tests.nets.generators import GENERATORS, LaterInAttribute
@@ -22,9 +23,11 @@ KINDS = (*ARGUMENTS, *ATTRIBUTES, *GENERATORS, *KERNELS, *STORAGES, *SURROUNDING
 
 
 def rows() -> Iterator[object]:
-    for kind in KINDS:
-        for way in EVERY_WAY:
-            marks = [pytest.mark.xfail(reason=kind.waits[way], strict=True)] if way in kind.waits else []
+    """Each kind one way with the suite, the ways in turn; every way in the sweep."""
+    for number, kind in enumerate(KINDS):
+        for turn, way in enumerate(EVERY_WAY):
+            marks: list[pytest.MarkDecorator] = [] if turn == number % len(EVERY_WAY) else [pytest.mark.sweep]
+            marks += [pytest.mark.xfail(reason=kind.waits[way], strict=True)] if way in kind.waits else []
             yield pytest.param(kind, way, id=f"{kind.name}, {way}", marks=marks)
 
 
@@ -59,6 +62,21 @@ def test_sampled_checks_one_segment_a_step_in_turn(request: pytest.FixtureReques
     found = [raised("sampled", block, 64, begins=2) for block in range(4)]  # the first two of each are compared
     assert len({*found}) == 4 and max(found) <= 17
     assert [raised("sampled", block, 64) for block in range(4)] == [1, 1, 1, 1]
+
+
+def test_each_of_many_segments_has_its_turn(request: pytest.FixtureRequest) -> None:
+    """Also where a plan has more of them than steps in which a few segments have theirs."""
+    if request.config.getoption("--check-always"):
+        pytest.skip("nothing is sampled")
+    many = range(40)
+    checks = ReplayChecks(len(many), always=False, governed=False)
+    for known in (checks.findings.rehearsed, checks.findings.looked_again):
+        known.update(many)
+    compared = []
+    for _ in many:
+        checks.begin()
+        compared += [segment for segment in many if checks.replayer(segment).compares]
+    assert sorted(compared) == [*many]
 
 
 def test_never_compares_nothing() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
-from tests.zoo import Case, DenseNet, GlueStack, UNet, gpt2, tokens
+from tests.rows import daily
+from tests.zoo import DAILY, Case, DenseNet, GlueStack, UNet, gpt2, tokens
 
 __all__ = ["MODELS", "ROWS", "warm"]
 
@@ -79,10 +79,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
 }
 
 
-ROWS = [
-    name if name in ("gpt2", "resnet50", "unet", "glue") else pytest.param(name, marks=pytest.mark.sweep)
-    for name in MODELS
-]
+ROWS = daily(MODELS, DAILY)
 """For a test that takes all of them: one of each kind with the suite, the others in the sweep."""
 
 

@@ -13,8 +13,8 @@ import torch
 
 from tests.doors import AllocatorTape, torch_private
 
-CUDA = 0x0001
-"""``c10::Device`` as it is passed in a register: device type 1, index 0."""
+CUDA, SECOND = 0x0001, 0x0101
+"""``c10::Device`` as it is passed in a register: device type 1, index 0 and 1."""
 
 
 def reporter() -> Any:
@@ -47,11 +47,13 @@ def test_allocations_of_a_device_are_seen_in_order_between_those_of_the_cpu() ->
 
 
 def test_markers_lie_between_the_allocations_of_a_device() -> None:
+    """Those of another device are not on its tape."""
     report = reporter()
     tape = AllocatorTape(torch.device("cuda", 0), grain_bytes=512)
     with tape:
         tape.mark()
         report(0x7000, 1024, 1024, 2048, CUDA)
+        report(0x9000, 4096, 4096, 4096, SECOND)
         tape.mark()
         report(0x7000, -1024, 0, 2048, CUDA)
         tape.mark()

@@ -17,15 +17,13 @@ import autockpt
 from autockpt import Profile
 from tests.doors import find_candidates, function_name, observer
 from tests.record.blocks import MODES, Units, block, zoo
+from tests.rows import daily
 from tests.toys.told import Told, with_linear
-from tests.zoo import ZOO, Case, build
+from tests.zoo import DAILY, ZOO, Case, build
 
 TRANSFORMERS = ["gpt2", "gpt2-cache", "t5"]
 
-DAILY = ("gpt2", "resnet50", "unet", "glue")
-"""Models that a slow test takes in every run; the sweep takes all."""
-
-MOSTLY_SWEPT = [name if name in DAILY else pytest.param(name, marks=pytest.mark.sweep) for name in ZOO]
+MOSTLY_SWEPT = daily(ZOO, DAILY)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -11,14 +11,12 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.doors import alive, device_of, in_place, tensors
+from tests.rows import daily
 from tests.toys.told import Told
 from tests.twin import held_by, storage_bytes
-from tests.zoo import ZOO, Case, build
+from tests.zoo import DAILY, ZOO, Case, build
 
-SWEPT = ("gpt2-cache", "gpt2-hidden-states", "uneven")
-"""Like others of the zoo."""
-
-SMALL = [pytest.param(name, marks=[pytest.mark.sweep] * (name in SWEPT)) for name in ZOO if name != "gpt2-vocabulary"]
+SMALL = daily((name for name in ZOO if name != "gpt2-vocabulary"), DAILY)
 
 
 class Loop:

@@ -140,6 +140,19 @@ def test_a_step_that_peaks_in_backward_peaks_as_predicted(
     assert_steps_as_predicted(recorded, kind(recorded.model.parameters(), **options))
 
 
+def test_a_step_far_into_training_counts_where_it_needs_more_than_the_first() -> None:
+    """RAdam corrects its rate from the sixth step on, with tensors that the steps before do not make."""
+    recorded = record(wide)
+    optimizer = torch.optim.RAdam(recorded.model.parameters(), foreach=False)
+    predicted = optimizer_memory(
+        choose_optimizers(optimizer, recorded.model), range(100), device_of(torch.device("cpu"))
+    )
+    measured_bytes = [measured_step(recorded.model, recorded.batch, optimizer) for _ in range(7)]
+    assert measured_bytes[1] < measured_bytes[-1]
+    stands_bytes = recorded.level_bytes[-1] - recorded.static_bytes
+    assert measured_bytes[-1] == pytest.approx(stands_bytes + predicted.step_bytes, rel=1e-3)
+
+
 def test_the_profile_ends_with_the_optimizer_step_and_plans_keep_to_it() -> None:
     model, batch = wide()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)

@@ -17,8 +17,9 @@ import autockpt
 from autockpt import NotApplicable, ProfilingError
 from autockpt.solvers import simulate
 from tests.doors import Clock, find_candidates, timing, training_step
+from tests.rows import daily
 from tests.toys.told import Told, with_linear
-from tests.zoo import ZOO, build
+from tests.zoo import DAILY, ZOO, build
 
 MODES = ["measured", "fake"]
 PLAIN_PLACES = [("forward_end", 0), ("backward_end", 0)]
@@ -136,7 +137,7 @@ def test_a_loss_that_is_no_scalar_is_refused() -> None:
         autockpt.profile(nn.Linear(8, 8), torch.randn(4, 8), loss=lambda out: out)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", daily(ZOO, DAILY))
 def test_the_plain_peak_is_predicted_to_the_thousandth(name: str) -> None:
     case = build(name, short=True)
     case.step()

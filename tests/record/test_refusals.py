@@ -75,6 +75,19 @@ def balanced() -> nn.Module:
     return with_linear(balances, router=router, bias=torch.zeros(WIDTH))
 
 
+def raises(own: Told, x: Tensor) -> Any:
+    """Adds to a tensor of its own before it multiplies by it."""
+    with torch.no_grad():
+        own.level.add_(1.0)
+    return own.linear(x) * own.level
+
+
+def levelled() -> nn.Module:
+    module: Any = with_linear(raises)
+    module.level = torch.zeros(WIDTH)  # an attribute like any other, and no buffer
+    return module
+
+
 def masked(softmax: Callable[[Tensor], Tensor]) -> nn.Module:
     """Masks scores behind autograd's back, as attention was written for years."""
 
@@ -104,6 +117,7 @@ def clipped() -> nn.Module:
         (lambda: normalised(assigned), "1#0", "changes a parameter"),
         (domain, "1.norm#0", "changes a buffer that it is given"),
         (balanced, "1.router#0", "is given a buffer that is changed in place later"),
+        (levelled, "1#0", "reads a tensor that is no argument, parameter or buffer"),
     ],
     ids=[
         "parameter",
@@ -111,6 +125,7 @@ def clipped() -> nn.Module:
         "data in place of a parameter's",
         "given statistics",
         "given bias",
+        "tensor in an attribute",
     ],
 )
 def test_what_is_not_a_calls_own_to_change(middle: Callable[[], nn.Module], call: str, reason: str) -> None:

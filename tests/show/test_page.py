@@ -42,6 +42,15 @@ def test_text_and_html_say_the_same(title: str, lines: list[str], width: int) ->
     assert [word for word in text.split() if not word.startswith("---")] == shown.split()
 
 
+@settings(max_examples=50)
+@given(WORDS, st.lists(st.text("ab-.", min_size=1, max_size=30), min_size=1, max_size=6), st.integers(40, 80))
+def test_no_path_and_no_command_is_broken(words: str, names: list[str], width: int) -> None:
+    path = "/" + "/".join(names)
+    text = Page(blocks=[f"{words} {path} {words}\nNext: autockpt solve {path} -o plan.json"]).text(width)
+    assert path in text.partition("Next")[0].split()
+    assert text.endswith(f"\nNext: autockpt solve {path} -o plan.json\n")
+
+
 def test_columns_go_in_their_order_once_the_first_is_as_short_as_it_may_be() -> None:
     row = ["a name of thirty-two characters.", "1.00 MiB", "2.00 MiB"]
     table = PageTable(header=["name", "held", "freed"], rows=[row], least=16, least_told=["held", "freed"])

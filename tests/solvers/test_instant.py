@@ -6,7 +6,20 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from autockpt.solvers import SOLVERS, Infeasible, Problem, Status, Step, simulate, solve
+from autockpt.solvers import (
+    SOLVERS,
+    Call,
+    Candidate,
+    Infeasible,
+    Problem,
+    Save,
+    Status,
+    Step,
+    Tensor,
+    simulate,
+    solve,
+)
+from autockpt.solvers.common import ordered, trim
 from autockpt.solvers.judge import Judge
 from autockpt.solvers.plans.articulation import articulation_points
 from autockpt.solvers.plans.baselines import sqrt
@@ -224,3 +237,36 @@ def test_a_problem_with_nothing_to_decide(name: str) -> None:
     assert solve(problem, 7, solver=name).peak_bytes == 7
     with pytest.raises(Infeasible, match="'all there is'"):
         solve(problem, 6, solver=name)
+
+
+def two_calls(*seconds: float) -> Problem:
+    """Two calls that save as much; candidates for the one, for the other, and for both, with their seconds."""
+    spans = ((1, 2), (2, 3), (1, 3))[: len(seconds)]
+    return Problem(
+        steps=(Step(name="forward", base_bytes=10), Step(name="backward", base_bytes=4)),
+        calls=(
+            Call(name="", parent=-1, stop=3),
+            Call(name="a#0", parent=0, stop=2),
+            Call(name="b#0", parent=0, stop=3),
+        ),
+        tensors=tuple(Tensor(bytes=8, free_step=1, saves=(Save(call=call, until=2),)) for call in (1, 2)),
+        candidates=tuple(
+            Candidate(name="ab", start=start, stop=stop, length=stop - start, recompute_seconds=each)
+            for (start, stop), each in zip(spans, seconds, strict=True)
+        ),
+    )
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 3.0), (3.0, 1.0)])
+def test_of_two_segments_of_which_one_is_enough_the_dearer_one_is_dropped(seconds: tuple[float, float]) -> None:
+    problem = two_calls(*seconds)
+    assert [simulate(problem, plan).peak_bytes for plan in ((), (0,), (1,), (0, 1))] == [20, 12, 12, 10]
+    assert trim(Judge(problem), (0, 1), 12) == (seconds.index(1.0),)
+
+
+def test_of_plans_that_fit_the_cheapest_comes_first_and_of_others_the_lowest() -> None:
+    """Fewer segments count only where plans cost the same."""
+    judge = Judge(two_calls(1.0, 1.0, 5.0))
+    assert ordered(judge, [(2,), (0, 1)], 10) == [(0, 1), (2,)]
+    assert ordered(judge, [(0,), (2,)], 5) == [(2,), (0,)]
+    assert ordered(Judge(two_calls(1.0, 1.0, 2.0)), [(0, 1), (2,)], 10) == [(2,), (0, 1)]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from autockpt.solvers import SOLVERS, Infeasible, InvalidProblem, Problem, Save, Status, simulate, solve
 from autockpt.solvers.pins import as_demands, completed, coverable
-from autockpt.solvers.plans.blocks import block_chain
+from autockpt.solvers.plans.blocks import block_chain, widest_candidates
 
 from .exhaustive import judged_plans, minimum_bytes, plans, recomputes_what_is_required
 from .strategies import problems_and_plans, required_and_budgets
@@ -135,6 +135,14 @@ def test_completing_a_plan_replaces_as_little_as_possible(drawn: tuple[Problem, 
         assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
         lost = len(set(plan) - set(whole))
         assert lost == min(len(set(plan) - set(other)) for other in plans(required)), "more replaced than needed"
+        usable = {*plan, *widest_candidates(problem).values()}
+        others = [each for each in plans(required) if usable.issuperset(each) and len(set(plan) - set(each)) == lost]
+        added, least = added_seconds(problem, plan, whole), min(added_seconds(problem, plan, each) for each in others)
+        assert added == pytest.approx(least), "more seconds added than needed"
+
+
+def added_seconds(problem: Problem, plan: tuple[int, ...], whole: tuple[int, ...]) -> float:
+    return sum(problem.candidates[c].recompute_seconds for c in set(whole) - set(plan))
 
 
 @settings(max_examples=40)

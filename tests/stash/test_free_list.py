@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.doors import FreeList
 
-SIZES = st.lists(st.one_of(st.integers(0, 40), st.tuples(st.integers(0, 50))), max_size=60)
-"""A size to allocate, or the number of what is to be freed."""
+SIZES = st.lists(st.one_of(st.integers(1, 3), st.integers(0, 40), st.tuples(st.integers(0, 50))), max_size=60)
+"""A size to allocate, often one that some hole has exactly; or the number of what is to be freed."""
 
 
 @given(SIZES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from tests.doors import (
     host_room,
     pageable,
     stash_arenas,
+    stash_memory,
 )
 from tests.stash.saved import saved_by_layers, unique_bytes
 
@@ -258,3 +260,19 @@ def test_the_room_on_this_host_is_known() -> None:
     found = host_room()
     assert found is not None
     assert 0 < found.available_bytes <= found.total_bytes
+
+
+def test_in_a_container_its_limit_counts_and_what_files_have_in_the_cache_is_free(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Files that were read count as memory in use there, and the kernel takes it back before it refuses any."""
+    group = tmp_path / "sys" / "fs" / "cgroup"
+    group.mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
+    for name, text in (("max", "409600\n"), ("current", "307200\n"), ("stat", "anon 1\ninactive_file 51200\n")):
+        (group / f"memory.{name}").write_text(text)
+    monkeypatch.setattr(stash_memory, "Path", lambda name: tmp_path / name.lstrip("/"))
+    assert host_room() == HostRoom(total_bytes=409600, available_bytes=409600 - 307200 + 51200)
+    (group / "memory.max").write_text("max\n")
+    assert host_room() == HostRoom(total_bytes=1000 * 1024, available_bytes=900 * 1024)

@@ -37,6 +37,7 @@ def decision(loop: Loop) -> str:
     return what
 
 
+@pytest.mark.sweep
 def test_fifty_random_lengths_never_exceed_the_budget_and_make_few_plans() -> None:
     lengths = random.Random(0).choices(range(16, 257), k=50)
     budget = round(0.7 * plain_peak(tokens_of(4, 256), layers=3))

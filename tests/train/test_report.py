@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 
 import pytest
@@ -83,7 +84,7 @@ def test_a_report_tells_what_was_asked_predicted_and_made() -> None:
 
 
 def test_a_report_tells_why_there_is_another_plan() -> None:
-    trained = autockpt.apply(model(), "min")
+    trained = autockpt.apply(model(), "lowest")
     train(trained, 4)
     optimizer = torch.optim.AdamW(trained.parameters())
     train(trained, 1)
@@ -94,10 +95,95 @@ def test_a_report_tells_why_there_is_another_plan() -> None:
     assert "AdamW keeps more than the plan counts on" in str(found)
 
 
-def test_a_report_of_a_plan_that_was_given() -> None:
-    found = autockpt.report(autockpt.apply(model(), plan=autockpt.Plan.of(["0"])))
-    assert (found.asked, found.plans) == ("", ())
-    assert "a plan was applied" in str(found)
+@pytest.mark.parametrize("names", [["0"], []], ids=["a block", "nothing"])
+def test_a_report_of_a_plan_that_was_given_counts_its_steps(names: list[str]) -> None:
+    trained = autockpt.apply(model(), plan=autockpt.Plan.of(names))
+    early = autockpt.report(trained)
+    assert (early.asked, early.plans, early.steps, early.step_seconds) == ("", (), 0, None)
+    assert "a plan was applied" in str(early) and "no step ran under the plan yet" in str(early)
+    train(trained, 3)
+    with torch.no_grad():
+        trained(torch.randn(256, 64))
+    copied = copy.deepcopy(trained)
+    found = autockpt.report(trained)
+    assert found.steps == 3 and found.step_seconds is not None and found.refused == ()
+    assert "3 steps ran under a plan" in str(found) and "passed" in str(found)
+    train(copied, 1)
+    assert (autockpt.report(copied).steps, autockpt.report(trained).steps) == (1, 3)
+
+
+def test_steps_of_a_given_plan_go_on_counting_after_a_verification() -> None:
+    trained = autockpt.apply(model(), plan=autockpt.Plan.of(["0"]))
+    train(trained, 2)
+    autockpt.verify(trained, torch.randn(256, 64))
+    assert autockpt.report(trained).steps == 2
+    train(trained, 1)
+    assert autockpt.report(trained).steps == 3
+
+
+def test_a_report_of_a_given_plan_names_what_is_kept_since_a_replay_differed() -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.calls = torch.nn.Linear(64, 64), [0]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls[0] += 1
+            return self.inner(x).tanh() * self.calls[0]
+
+    whole = torch.nn.Sequential(model(1), Counting(), model(1))
+    trained = autockpt.apply(whole, plan=autockpt.Plan.of(["0", "1"]))
+    train(trained, 2)
+    found = autockpt.report(trained)
+    assert [call for call, _ in found.refused] == ["1#0"]
+    assert "1 failed" in str(found) and "kept since a replay differed: 1" in " ".join(str(found).split())
+    unchecked = autockpt.apply(model(), plan=autockpt.Plan.of(["0"]), check="never")
+    assert 'check="never" was asked for' in str(autockpt.report(unchecked))
+
+
+def test_slower_is_of_the_step_that_was_measured() -> None:
+    plan = autockpt.Plan(plain_seconds=2.0, recompute_seconds=0.5, peak_bytes=1, plain_peak_bytes=2)
+    measured = autockpt.Report(model="M", asked="budget 1GB", plan=plan, steps=3, step_seconds=4.5)
+    assert measured.timed and measured.slower == pytest.approx(0.5 / 4.0)
+    assert "12.5%" in str(measured) and "predicted: 500 ms run again, of that step without it" in str(measured)
+    assert "predicted overhead" not in str(measured)
+    early = dataclasses.replace(measured, step_seconds=None)
+    given = dataclasses.replace(measured, asked="")  # its seconds are those of whatever machine it was made for
+    for found in (early, given, dataclasses.replace(measured, step_seconds=0.4)):
+        assert not found.timed and found.slower == 0.25
+        assert "500 ms run again, of a plain forward and backward of 2 s" in " ".join(str(found).split())
+    assert dataclasses.replace(measured, plan=None).slower is None
+
+
+def test_where_no_plan_comes_the_report_says_why() -> None:
+    """It said "none yet" for ever where the model's own forward was never called, or hooks were around it."""
+    trained = autockpt.apply(torch.nn.Sequential(model(), torch.nn.Identity()), "3MB")
+    train(trained[0], 2)
+    unseen = autockpt.report(trained)
+    assert "no training forward of its own was seen" in unseen.unplanned and "none yet" not in str(unseen)
+    assert "Apply to the module whose forward is called" in " ".join(str(unseen).split())
+    train(trained, 1)
+    assert autockpt.report(trained).unplanned == "" and "none yet" in str(autockpt.report(trained))
+
+    hooked = autockpt.apply(model(), "3MB")
+    with torch.autograd.graph.save_on_cpu():
+        train(hooked, 3)
+    found = autockpt.report(hooked)
+    assert found.plan is None and "saved_tensors_hooks" in found.unplanned and "none yet" not in str(found)
+
+
+def test_a_wrapper_and_a_compiled_model_are_not_said_to_have_nothing() -> None:
+    wrapper = torch.nn.Sequential(autockpt.apply(model(), "3MB"))
+    with pytest.raises(autockpt.NotApplicable, match=r"has the model with a plan inside: autockpt.report\(model.0\)"):
+        autockpt.report(wrapper)
+    replaced = autockpt.apply(model(), "3MB")
+    own = replaced.forward
+    replaced.forward = lambda batch: own(batch)
+    with pytest.raises(autockpt.NotApplicable, match="was replaced since by one without __wrapped__"):
+        autockpt.report(replaced)
+    compiled = autockpt.apply(torch.compile(model(), backend="aot_eager"), "3MB")
+    with pytest.raises(autockpt.NotApplicable, match="inside what was compiled"):
+        autockpt.report(compiled)
 
 
 def test_a_report_needs_something_to_tell_of() -> None:

@@ -50,10 +50,15 @@ class Turns:
         """Return every generator with its state; with what another thread's replay found, where that one draws now."""
         wanted = list(generators)
         while True:
-            begun, others = self._begun, self._of_others()
-            there = dict(states_of(each for each in wanted if each not in others))
+            begun, turn = self._begun, self._turn
+            if turn is None or turn[0] == threading.get_ident():  # as mostly: nobody else draws
+                found = states_of(wanted)
+            else:
+                others = turn[1]
+                there = dict(states_of(each for each in wanted if each not in others))
+                found = [(each, there[each] if each in there else others[each]) for each in wanted]
             if begun == self._begun:
-                return [(each, there[each] if each in there else others[each]) for each in wanted]
+                return found
 
     def restore(self, states: Mapping[Generator, Any]) -> None:
         """Set generators to the states beside them, but for those that another thread's replay will restore."""
@@ -62,8 +67,9 @@ class Turns:
             restore_states(states)
             return
         try:
-            others = {} if self._lock.acquire(blocking=False) else self._of_others()
-            restore_states({each: state for each, state in states.items() if each not in others})
+            if not self._lock.acquire(blocking=False) and (others := self._of_others()):
+                states = {each: state for each, state in states.items() if each not in others}
+            restore_states(states)
         finally:
             # What `acquire` returned may have been lost to an interrupt, so it is asked by releasing.
             try:  # noqa: SIM105 - `suppress` would be a call before the lock is released

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -144,7 +143,7 @@ def _brief(source: str, shown: Shown, profile: Profile | None, wanted: WantedPla
         return brief_profile(shown, then=then, also=left_to_measure(source, shown))
     if isinstance(shown, Frontier):
         half = at_least(max(shown.plain_peak_bytes // 2, shown.minimum_bytes))
-        return brief_frontier(shown, then=f"autockpt explain {shlex.quote(source)} --budget {half}")
-    again = options.command("solve", source, **wanted._asdict(), **how.asked())
-    then = f"{again} -o plan.json" if wanted.is_plan else f'autockpt.apply(model, plan="{source}")'
+        return brief_frontier(shown, then=options.command("explain", source, budget=half))
+    again = options.command("solve", source, output="plan.json", **wanted._asdict(), **how.asked())
+    then = again if wanted.is_plan else f'autockpt.apply(model, plan="{source}")'
     return brief_plan(shown, profile, then=then, also=left_to_measure(source, profile), drawn=True)

@@ -59,7 +59,7 @@ def frontier(
     verbose: bool,
     how: HowRecorded,
 ) -> Result:
-    """Show what each budget costs for a recorded step, down to the lowest peak that can be reached.
+    """Show what each budget costs for a recorded step, down to the lowest peak at one level of recomputing.
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
     file.py:function. A step of the function's model is recorded without running it: memory is predicted, and seconds
@@ -88,9 +88,9 @@ def frontier(
     if verbose:
         return Result(found, found._page().text)
     budget = asked or at_least(max(found.plain_peak_bytes // 2, found.minimum_bytes))
-    then = f"{options.command('solve', source, budget=budget, offload=offload, **how.asked())} -o plan.json"
+    then = options.command("solve", source, budget=budget, offload=offload, output="plan.json", **how.asked())
     if output is not None:
-        then = f"autockpt explain {output} --budget {budget}"
+        then = options.command("explain", output, budget=budget)
     page = brief_frontier(
         found, profile, then=then, also=left_to_measure(source, profile), most=len(found.plans), asked=asked
     )

@@ -103,7 +103,7 @@ class Replay:
 
     def _once(self) -> None:
         """Run the calls once; errors as for `run`."""
-        if any(draws_on_host(call.random) for call in self._calls):
+        if any(call.random and draws_on_host(call.random) for call in self._calls):
             TURNS.run(self._run_all)
         else:
             self._run_all()

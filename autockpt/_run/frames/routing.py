@@ -120,7 +120,7 @@ def _role(
     if units is not None and units.handle is handle:
         return functools.partial(units.enter, name, forward)
     if outer is None or outer.handle is not handle:
-        return _outermost(name, handle, outer) if grad and handle.table.parents else None
+        return _outermost(module, name, handle, outer) if grad else None
     occurrence = outer.count(name)
     if outer.inside:
         return None
@@ -139,9 +139,13 @@ def _role(
     return Scope(handle, outer, key) if name in table.parents or key in table.ends else None
 
 
-def _outermost(name: str, handle: Handle, outer: Scope | None) -> Scope | None:
+def _outermost(module: nn.Module, name: str, handle: Handle, outer: Scope | None) -> Scope | None:
     """Return the scope that a root's call opens; None for other modules, in replays, and in members of another plan."""
     if thread.replays or (outer is not None and outer.inside) or name not in handle.roots:
+        return None
+    if handle.began is not None:
+        handle.began(module, name)
+    if not handle.table.parents:
         return None
     scope = Scope(handle, None)
     scope.key = key_of(name, scope.count(name))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from torch import nn
+
 from ..._calls.found.spared import Inside
 from ..._data.plan import Plan
 from ..._stash.plan_stash import PlanStash
@@ -106,12 +108,14 @@ class Handle:
         roots: names of the modules whose forwards the user's loop calls.
         watched: wraps the replayers of all frames, for code that watches replays; None if no code does.
         made_early: told of each forward that made frames of segments in `Table.early`; None if nobody listens.
+        began: told of each training forward of a root that begins, with its name; None if nobody listens.
     """
 
-    __slots__ = ("made_early", "patched", "roots", "table", "watched")
+    __slots__ = ("began", "made_early", "patched", "roots", "table", "watched")
 
     def __init__(self, table: Table, roots: tuple[str, ...] = ("",)) -> None:
         self.table, self.roots = table, roots
         self.patched: dict[str, bool] = {}
         self.watched: Callable[[Replayer], Replayer] | None = None
         self.made_early: Callable[[object, list[weakref.ref[Frame]]], object] | None = None
+        self.began: Callable[[nn.Module, str], object] | None = None

@@ -40,8 +40,10 @@ from .targets import table_of
 _REPLACED = "the model's forward was replaced after the plan was applied. Undo that first"
 
 
-def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
+def install(model: nn.Module, plan: Plan, check: Checking = "never") -> Handle:
     """Make the segments of `plan` recompute. A plan that is already on the model is taken off first.
+
+    Returns what its patched forwards share.
 
     Args:
         model: the root that the plan's names are relative to, or several.
@@ -52,7 +54,7 @@ def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
         NotApplicable: the plan names modules that the model does not have, a run has several parents, or the
             model is one whose calls cannot be told apart (`DataParallel` and its replicas).
     """
-    govern(model, None, plan, ReplayChecks.of(plan, check, governed=False))
+    return govern(model, None, plan, ReplayChecks.of(plan, check, governed=False))
 
 
 def govern(
@@ -61,8 +63,10 @@ def govern(
     plan: Plan | None = None,
     replayers: Replayers | None = None,
     calls: Mapping[str, int] | None = None,
-) -> None:
+) -> Handle:
     """Let `governor` decide about the plan of `model`; one that is already on it is taken off first.
+
+    Returns what the patched forwards share.
 
     Args:
         model: the root, or several.
@@ -87,6 +91,7 @@ def govern(
         governor.handle = handle
     for name, root in own.items():
         patch_root(root, name, handle, governor)
+    return handle
 
 
 def cover(model: nn.Module, governor: Governs) -> bool:
@@ -156,6 +161,12 @@ def _is_in(inner: str, name: str, handle: Handle) -> bool:
 
 def installed_plan(model: nn.Module) -> Plan | None:
     """Return the plan on `model`, None if there is none; of several, the one that is on all of them together."""
+    handle = installed_on(model)
+    return None if handle is None else handle.table.plan
+
+
+def installed_on(model: nn.Module) -> Handle | None:
+    """Return what the patched forwards of a model share; of several, of all of them together; None if none are."""
     handles: dict[Handle, set[str]] = {}
     for root in roots(model).values():
         known = known_to(patch_behind(root))
@@ -164,7 +175,7 @@ def installed_plan(model: nn.Module) -> Plan | None:
         handles.setdefault(known[1], set()).add(known[0])
     (handle, names), *others = handles.items()
     whole = not isinstance(model, Together) or names == set(handle.roots)
-    return handle.table.plan if whole and not others else None
+    return handle if whole and not others else None
 
 
 @contextlib.contextmanager
@@ -187,7 +198,8 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
     finally:
         if known is not None and known[0] in known[1].roots:
             table = known[1].table
-            govern(model, governor, plan, table.replayers, table.unplanned.calls)
+            handle = govern(model, governor, plan, table.replayers, table.unplanned.calls)
+            handle.began = known[1].began
             if governor is not None:
                 governor.resume(model)
 

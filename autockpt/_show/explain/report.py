@@ -15,13 +15,17 @@ if TYPE_CHECKING:  # it comes with torch
 
 MOST_NAMED = 3
 
-SO_FAR, UNMEASURED = "so far, by the device's allocator", "this device's allocator keeps no statistics"
+COMES = "two steps are recorded and timed before it"
+
+SO_FAR = "so far, by the device's allocator"
+UNMEASURED, NOT_YET = "this device's allocator keeps no statistics", "no step ran under the plan yet"
 
 
 def report_page(found: Report) -> Page:
     """Lay out what was asked, predicted and measured, in about ten lines."""
     title = f"{found.model}: {found.asked or 'a plan was applied'}"
-    return Page(title=title, figures=list(_figures(found)), blocks=[*_recomputed(found), *_plans(found)])
+    blocks = [*_recomputed(found), *_plans(found), *([found.unplanned] if found.plan is not None else [])]
+    return Page(title=title, figures=list(_figures(found)), blocks=blocks)
 
 
 def _figures(found: Report) -> Iterator[tuple[str, str, str]]:
@@ -30,19 +34,29 @@ def _figures(found: Report) -> Iterator[tuple[str, str, str]]:
 
     plan = found.plan
     if plan is None:
-        yield "plan", "none yet", "two steps are recorded and timed before it"
+        yield "plan", *(("none", found.unplanned) if found.unplanned else ("none yet", COMES))
         return
     plain = f"plain {written(plan.plain_peak_bytes)}" if plan.peak_bytes else ""
-    yield "predicted peak", written(plan.peak_bytes) if plan.peak_bytes else "-", plain
-    peak_bytes = found.measured_peak_bytes
-    yield "measured peak", *((written(peak_bytes), SO_FAR) if peak_bytes is not None else ("-", UNMEASURED))
-    if plan.plain_seconds:
-        of = f"of the plain forward and backward, {format_seconds(plan.plain_seconds)}"
-        yield "predicted overhead", f"{plan.recompute_overhead:.1%}", of
+    batch = "" if found.asked or not plain else ", for the batch that the plan was made for"
+    yield "predicted peak", written(plan.peak_bytes) if plan.peak_bytes else "-", f"{plain}{batch}"
+    peak_bytes, none = found.measured_peak_bytes, UNMEASURED if found.steps else NOT_YET
+    yield "measured peak", *((written(peak_bytes), SO_FAR) if peak_bytes is not None else ("-", none))
     seconds = "-" if found.step_seconds is None else format_seconds(found.step_seconds)
     yield "measured step", seconds, f"of your loop, the median; {counted(found.steps, 'step')} ran under a plan"
-    faults = f"kept since a replay differed: {_named(found)}" if found.refused else "each segment, at its first replay"
-    yield "checks", f"{len(found.refused)} failed" if found.refused else "passed" if found.steps else "-", faults
+    if found.slower is not None:
+        plain = f"of a plain forward and backward of {format_seconds(plan.plain_seconds)}"
+        of = "of that step without it" if found.timed else plain
+        yield "slower", f"{found.slower:.1%}", f"predicted: {format_seconds(plan.recompute_seconds)} run again, {of}"
+    yield "checks", *_checks(found)
+
+
+def _checks(found: Report) -> tuple[str, str]:
+    """Return what comparing replays has shown, and a remark."""
+    if found.refused:
+        return f"{len(found.refused)} failed", f"kept since a replay differed: {_named(found)}"
+    if not found.checked:
+        return "none", 'check="never" was asked for'
+    return "passed" if found.steps else "-", "each segment, at its first replay"
 
 
 def _recomputed(found: Report) -> Iterator[str]:

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from torch import nn
+
 from ..._data.goal import Goal
 from ..._data.plan import Plan
-from ..._torch.devices import Device
+from ..._torch.devices import Device, device_of
 from . import spoken
 
 MOST_STEPS = 64
@@ -30,7 +32,58 @@ class Made:
     reason: str
 
 
-class Account:
+class StepCount:
+    """Counts and times the steps that run under a plan.
+
+    Attributes:
+        steps: how many there were.
+        device: the device that they ran on; None before the first.
+        seconds: seconds of the newest, each from its begin to the begin of the next step.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.device: Device | None = None
+        self.seconds: deque[float] = deque(maxlen=MOST_STEPS)
+        self._began: float | None = None
+
+    def begins(self, *, planned: bool, device: Device) -> None:
+        """Note that a step begins, and whether a `planned` one is counted with it: the one before it, or itself."""
+        self.device = device
+        now, began = time.perf_counter(), self._began
+        self._began = now
+        self.steps += planned
+        if planned and began is not None:
+            self.seconds.append(now - began)
+
+    def peak_bytes(self) -> int | None:
+        """The peak in the statistics of the device's allocator; None if it keeps none."""
+        level = self.device.level() if self.device is not None else None
+        return level.peak_bytes if level is not None else None
+
+
+class GivenSteps(StepCount):
+    """Counts the steps under a plan that was given, in which no governor sees them: each is a training forward.
+
+    Args:
+        first: name of the model; of several, of the one whose forwards are counted.
+    """
+
+    def __init__(self, first: str) -> None:
+        super().__init__()
+        self._first = first
+
+    def __call__(self, root: nn.Module, name: str) -> None:
+        """Note that a training forward of a model begins."""
+        parameter = next(root.parameters(), None)
+        if name == self._first and parameter is not None:
+            self.begins(planned=True, device=device_of(parameter.device))
+
+    def __deepcopy__(self, memo: object) -> GivenSteps:
+        return GivenSteps(self._first)  # a copied model has had no steps
+
+
+class Account(StepCount):
     """Remembers how the steps of one governor's model ran, and tells the user what is new.
 
     Args:
@@ -38,20 +91,16 @@ class Account:
 
     Attributes:
         plans: the plans that were made, oldest first.
-        steps: how many steps ran under a plan.
-        device: the device that they ran on.
-        seconds: seconds of the newest planned steps, each from its begin to the begin of the next step.
         refused: calls that are kept because a replay of them differed, with the reasons.
+        unplanned: why steps run without a plan; empty where one is there, or comes.
     """
 
     def __init__(self, goal: Goal) -> None:
+        super().__init__()
         self.goal = goal
         self.plans: deque[Made] = deque(maxlen=MOST_PLANS)
-        self.steps = 0
-        self.device: Device | None = None
-        self.seconds: deque[float] = deque(maxlen=MOST_STEPS)
         self.refused: dict[str, str] = {}
-        self._began: float | None = None
+        self.unplanned = ""
 
     def planned(self, plan: Plan, reason: str) -> None:
         """Note a plan, and tell its peak and cost."""
@@ -61,21 +110,11 @@ class Account:
 
     def begins(self, *, planned: bool, device: Device) -> None:
         """Note that a step begins, and whether the one before it was `planned`. Tell the peak of the first of those."""
-        self.device = device
-        now, began = time.perf_counter(), self._began
-        self._began = now
-        self.steps += planned
-        if planned and began is not None:
-            self.seconds.append(now - began)
+        super().begins(planned=planned, device=device)
         if planned and self.steps == 1 and self.plans:
             plan, peak_bytes = self.plans[-1].plan, self.peak_bytes() or 0
             if peak_bytes >= (1 - BEGUN_ANEW) * plan.peak_bytes:
                 spoken.measured(peak_bytes, plan, self.goal)
-
-    def peak_bytes(self) -> int | None:
-        """The peak in the statistics of the device's allocator; None if it keeps none."""
-        level = self.device.level() if self.device is not None else None
-        return level.peak_bytes if level is not None else None
 
     def refuse(self, faults: Mapping[str, str]) -> None:
         """Note calls that are kept from now on."""

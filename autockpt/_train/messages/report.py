@@ -6,14 +6,19 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+import torch
+
 from ..._calls.roots import Models, as_one, roots, title
 from ..._data.errors import NotApplicable
 from ..._data.plan import Plan
 from ..._data.text.document import Document
-from ..._run.patch.install import installed_plan
+from ..._run.compare.checks import ReplayChecks
+from ..._run.frames.table import Handle
+from ..._run.patch.install import installed_on
 from ..._run.patch.patches import governor_of
+from ..._torch import private
 from . import spoken
-from .account import Account, Made
+from .account import Account, GivenSteps, Made, StepCount
 from .words import phrase
 
 
@@ -26,11 +31,13 @@ class Report(Document):
         asked: the budget, as the user wrote it; empty if a plan was given.
         plan: the plan that is on the model; None if there is none, or none yet.
         plans: the plans that were made so far, oldest first, each with the reason.
-        steps: how many steps ran under a plan.
+        steps: how many steps ran under a plan; under one that was given, how many training forwards.
         measured_peak_bytes: the peak in the statistics of the device's allocator: of the whole process, since it began
             or the statistics were reset. None if the device keeps no statistics, as a CPU.
         step_seconds: seconds from the begin of a planned step to the begin of the next, the median; None before any.
         refused: calls that are kept because a replay of them differed, with the reasons.
+        checked: whether replays are compared with their forwards.
+        unplanned: why steps run without a plan; empty where one is there, or comes.
         decimal: whether the budget is in decimal units.
     """
 
@@ -44,12 +51,33 @@ class Report(Document):
     measured_peak_bytes: int | None = None
     step_seconds: float | None = None
     refused: tuple[tuple[str, str], ...] = ()
+    checked: bool = True
+    unplanned: str = ""
     decimal: bool = False
 
     @property
     def recomputes(self) -> str:
         """What the plan recomputes, in words."""
         return "nothing" if self.plan is None else phrase(self.plan)
+
+    @property
+    def timed(self) -> bool:
+        """Whether a step of the loop was measured that the plan's seconds go with: they are those of this machine."""
+        own = bool(self.asked) and self.plan is not None
+        return own and self.plan is not None and (self.step_seconds or 0.0) > self.plan.recompute_seconds
+
+    @property
+    def slower(self) -> float | None:
+        """How much longer a step takes for what runs again, a ratio, whose seconds are predicted; None if not known.
+
+        It is of the measured step of the loop; before one was measured, and under a plan that was given, of the plain
+        forward and backward.
+        """
+        if self.plan is None or not self.plan.plain_seconds:
+            return None
+        if self.timed and self.step_seconds is not None:
+            return self.plan.recompute_seconds / (self.step_seconds - self.plan.recompute_seconds)
+        return self.plan.recompute_overhead
 
     def __str__(self) -> str:
         return self.explain()
@@ -65,7 +93,8 @@ def report(model: Models) -> Report:
         The report: ten lines as text, and a table in a notebook.
 
     Raises:
-        NotApplicable: `model` is no module, or neither a budget nor a plan is applied to it.
+        NotApplicable: `model` is no module, or neither a budget nor a plan is applied to it; or it is held to a budget
+            inside what was compiled. The message says which.
 
     Example:
         >>> import torch, autockpt
@@ -77,21 +106,55 @@ def report(model: Models) -> Report:
         ...
     """
     whole = as_one(model)
+    if private.is_compiled(whole):
+        from ..._compiled.hold import refuse_held  # who does not compile loads none of it
+
+        refuse_held(whole)
     governor: Any = governor_of(next(iter(roots(whole).values())))
-    plan = installed_plan(whole)
-    if governor is None and plan is None:
-        raise NotApplicable(f"nothing is applied to {title(whole)}: autockpt.apply(model, budget) comes first")
-    if governor is None:
-        return Report(model=title(whole), asked="", plan=plan)
-    account = cast("Account", governor.account)
+    handle = installed_on(whole)
+    plan = None if handle is None else handle.table.plan
+    if governor is None and (handle is None or plan is None):
+        raise NotApplicable(_nothing_on(whole))
+    checked = plan is None or handle is None or handle.table.replayers is not None
+    if governor is None and handle is not None:
+        given = handle.began if isinstance(handle.began, GivenSteps) else StepCount()
+        counted, told = given, {"asked": "", "refused": _kept(handle)}
+    else:
+        account = counted = cast("Account", governor.account)
+        told = {
+            "asked": spoken.asked(account.goal),
+            "plans": tuple(account.plans),
+            "refused": tuple(account.refused.items()),
+            "unplanned": account.unplanned,
+            "decimal": spoken.in_unit(10**9, account.goal).endswith(" GB"),
+        }
     return Report(
         model=title(whole),
-        asked=spoken.asked(account.goal),
         plan=plan,
-        plans=tuple(account.plans),
-        steps=account.steps,
-        measured_peak_bytes=account.peak_bytes(),
-        step_seconds=statistics.median(account.seconds) if account.seconds else None,
-        refused=tuple(account.refused.items()),
-        decimal=spoken.in_unit(10**9, account.goal).endswith(" GB"),
+        steps=counted.steps,
+        measured_peak_bytes=counted.peak_bytes(),
+        step_seconds=statistics.median(counted.seconds) if counted.seconds else None,
+        checked=checked,
+        **told,
     )
+
+
+def _kept(handle: Handle) -> tuple[tuple[str, str], ...]:
+    """Return the calls that are kept under a plan that was given, because a replay of their segment differed."""
+    plan, replayers = handle.table.plan, handle.table.replayers
+    if plan is None or not isinstance(replayers, ReplayChecks):
+        return ()
+    return tuple((call, "a replay differed") for i in sorted(replayers.refused) for call in plan.segments[i].calls)
+
+
+def _nothing_on(model: torch.nn.Module) -> str:
+    """Say that nothing is applied to a model; where it is a wrapper or was wrapped, what hides it."""
+    for name, part in model.named_modules():
+        if name and installed_on(part) is not None:
+            return f"{title(model)} has the model with a plan inside: autockpt.report(model.{name})"
+    if any("forward" in vars(root) for root in roots(model).values()):
+        return (
+            f"nothing is applied to {title(model)}, or its forward was replaced since by one without __wrapped__, "
+            "under which a plan is not seen: apply after whatever replaces it"
+        )
+    return f"nothing is applied to {title(model)}: autockpt.apply(model, budget) comes first"

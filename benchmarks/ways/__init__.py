@@ -1,0 +1,1 @@
+"""Whether the order of `fit`'s ways is that of measured steps."""
