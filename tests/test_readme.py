@@ -23,6 +23,7 @@ from autockpt import Plan
 from autockpt.solvers import SOLVERS
 from tests.cli.shell import VERBS, verb
 from tests.pages import PAGES, README, ROOT, blocks, run
+from tests.rows import daily
 
 OWN_TEST = "recipes.md"  # each of its blocks runs by itself, in tests/test_recipes.py
 MODULES = sorted(module.name for module in pkgutil.walk_packages(autockpt.__path__, "autockpt."))
@@ -33,7 +34,12 @@ CLAIMS = {text.partition("\n")[0]: text for text in PAGES["evidence.md"].split("
 COMMANDS = sorted({line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != OWN_TEST])
+WITH_BLOCKS = [page for page in PAGES if blocks(page, "python") and page != OWN_TEST]
+LONG = "budget.md"
+"""It plans a dozen times: as long as all other pages together."""
+
+
+@pytest.mark.parametrize("page", daily(WITH_BLOCKS, [page for page in WITH_BLOCKS if page != LONG]))
 def test_the_python_blocks_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,7 @@ def target(tmp_path: Path) -> str:
     return f"{path}:build"
 
 
+@pytest.mark.sweep  # each part of it is asked for by a test below, in less time
 def test_a_shipped_profile_on_devices_that_people_own(run: Run) -> None:
     result = run("fit", "gpt2-xl", "--gpu", "t4,RTX 4090", "--gpu", "h100")
     assert (result.status, result.err) == (0, "")
