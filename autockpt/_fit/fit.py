@@ -140,6 +140,7 @@ class Fits(Document):
     """
 
     PAGE: ClassVar[str] = "explain.fit.fit_page"
+    BRIEF: ClassVar[str] = "explain.fit.brief_fit"
 
     profile: Profile
     samples: int | None
@@ -324,8 +325,7 @@ class _Peaks:
         """Return about the most samples that fit under the `lowest` plan of one batch, or under a larger one's."""
         if not self._under:
             self._tell("the largest batches")
-            # One level, as in the frontier beside it.
-            asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS, offload=self._offload, below=False)
+            asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS, offload=self._offload)
             other = choose(self._profile(LARGER * self._batches.samples), asked, bounded=False)
             self._under = [functools.cache(functools.partial(self._peak, plan)) for plan in (lowest, other)]
         return max(largest(under, usable) for under in self._under)

@@ -79,9 +79,6 @@ class Report(Document):
             return self.plan.recompute_seconds / (self.step_seconds - self.plan.recompute_seconds)
         return self.plan.recompute_overhead
 
-    def __str__(self) -> str:
-        return self.explain()
-
 
 def report(model: Models) -> Report:
     """Report on a model with a budget: what was asked for, predicted and measured so far, and why each plan was made.
@@ -116,9 +113,11 @@ def report(model: Models) -> Report:
     if governor is None and (handle is None or plan is None):
         raise NotApplicable(_nothing_on(whole))
     checked = plan is None or handle is None or handle.table.replayers is not None
+    counted: StepCount
+    told: dict[str, Any]
     if governor is None and handle is not None:
-        given = handle.began if isinstance(handle.began, GivenSteps) else StepCount()
-        counted, told = given, {"asked": "", "refused": _kept(handle)}
+        counted = handle.began if isinstance(handle.began, GivenSteps) else StepCount()
+        told = {"asked": "", "refused": _kept(handle)}
     else:
         account = counted = cast("Account", governor.account)
         told = {
