@@ -41,6 +41,8 @@ class Measurement(Document):
             environment, in a process that does nothing else.
     """
 
+    _repr_pretty_ = Document._repr_pretty_  # IPython would take the repr of the dataclass, which comes first
+
     PAGE: ClassVar[str] = "explain.results.measurement_page"
 
     peak_bytes: int

@@ -139,6 +139,8 @@ class Fits(Document):
         lowest: what the lowest peak of the whole step consists of; None if every device has room for it.
     """
 
+    _repr_pretty_ = Document._repr_pretty_  # IPython would take the repr of the dataclass, which comes first
+
     PAGE: ClassVar[str] = "explain.fit.fit_page"
     BRIEF: ClassVar[str] = "explain.fit.brief_fit"
 

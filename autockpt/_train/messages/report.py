@@ -41,6 +41,8 @@ class Report(Document):
         decimal: whether the budget is in decimal units.
     """
 
+    _repr_pretty_ = Document._repr_pretty_  # IPython would take the repr of the dataclass, which comes first
+
     PAGE: ClassVar[str] = "explain.report.report_page"
 
     model: str
