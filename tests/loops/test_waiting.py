@@ -476,7 +476,7 @@ def test_a_profile_of_late_forwards_says_of_each_tick_what_runs(tmp_path: Path) 
     late = [call for call in profile.calls if start <= call.enter]
     assert [call.key for call in late if call.name in ("", "critic")] == ["#2", "critic#1"]
     assert all(call.exit <= stop and call.forward_seconds > 0 for call in late)
-    plan = autockpt.solve(profile, "min")
+    plan = autockpt.solve(profile, "lowest")
     timeline = plan.timeline(profile)
     assert timeline.peak_bytes == plan.peak_bytes
     phases = [phase for phase, _ in itertools.groupby(each.phase for each in timeline.steps)]
