@@ -158,7 +158,7 @@ class Infeasible(_Told):
         if self.one_level is None:
             return f"Ask for budget={budget(self.minimum_bytes)}, or for 'min'{price}"
         one = f"budget={budget(self.one_level.peak_bytes)}, {_price(self.one_level)}"
-        return f"Ask for {one}; or for {budget(self.minimum_bytes)}, or 'min', where replays go in parts{price}"
+        return f"Ask for {one}; or for {budget(self.minimum_bytes)}, or 'lowest', where replays go in parts{price}"
 
 
 def _price(plan: Any) -> str:

@@ -218,6 +218,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.batches.batch import Batch, Forward, batch_of, gradient_bytes
     from autockpt._train.batches.batch import Kind as BatchKind
     from autockpt._train.batches.headroom import enlarged
+    from autockpt._train.deciding.alike import holds as holds_kind
     from autockpt._train.deciding.known import History, Known, Ready
     from autockpt._train.deciding.machine import Decision, step_begins, step_ends, step_grows
     from autockpt._train.deciding.state import MOST_RECORDED, MOST_TRIES, Ran, StepBegins, StepEnds, StepState

@@ -97,6 +97,7 @@ def test_the_command_solves_a_profile_where_there_is_no_torch(bare: Path, tmp_pa
     _run(bare / "bin" / "python", "-c", missing, cwd=tmp_path)
 
 
+@pytest.mark.sweep
 def test_the_tests_of_the_solvers_pass_where_there_is_no_torch(bare: Path, tmp_path: Path) -> None:
     (packages,) = bare.glob("lib/python*/site-packages")
     wanted = ["pytest", "hypothesis"]

@@ -22,7 +22,9 @@ import autockpt.solvers
 from autockpt import Plan
 from autockpt.solvers import SOLVERS
 from tests.cli.shell import VERBS, verb
+from tests.doors import CHART_LAYERS
 from tests.pages import PAGES, README, ROOT, blocks, run
+from tests.rows import daily
 
 OWN_TEST = "recipes.md"  # each of its blocks runs by itself, in tests/test_recipes.py
 MODULES = sorted(module.name for module in pkgutil.walk_packages(autockpt.__path__, "autockpt."))
@@ -33,7 +35,12 @@ CLAIMS = {text.partition("\n")[0]: text for text in PAGES["evidence.md"].split("
 COMMANDS = sorted({line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != OWN_TEST])
+WITH_BLOCKS = [page for page in PAGES if blocks(page, "python") and page != OWN_TEST]
+LONG = "budget.md"
+"""It plans a dozen times: as long as all other pages together."""
+
+
+@pytest.mark.parametrize("page", daily(WITH_BLOCKS, [page for page in WITH_BLOCKS if page != LONG]))
 def test_the_python_blocks_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +179,19 @@ def test_the_first_screen_is_one_screen() -> None:
     screen, _, _ = README.partition("[Start](docs/start.md)")
     assert len(screen.splitlines()) <= 50
     assert "instead of `gradient_checkpointing_enable()`" in screen
+
+
+def test_the_limits_are_a_page_of_what_to_do() -> None:
+    """They were 41 KB, and of every third row the action was nothing."""
+    assert len(PAGES["limits.md"].encode()) <= 8 * 2**10
+    for page in ("limits.md", "ranks.md", "replays.md"):
+        rows = [line for line in PAGES[page].splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+        assert rows and not [row for row in rows if row.rstrip(" |").rpartition("| ")[2] in ("nothing", "–", "-")]
+
+
+def test_the_words_of_the_picture_are_explained_beside_it() -> None:
+    words = re.findall(r"^\| ([a-z ]+) \| \S", PAGES["index.md"].partition("| in the picture |")[2], re.MULTILINE)
+    assert set(words) == {"plain step", *(name for _, _, name, _ in CHART_LAYERS)}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -73,6 +73,8 @@ class MaxBatch(Document):
         throughputs: smaller batches and this one, in ascending order. Their plans keep to the budget too.
     """
 
+    _repr_pretty_ = Document._repr_pretty_  # IPython would take the repr of the dataclass, which comes first
+
     PAGE: ClassVar[str] = "explain.results.max_batch_page"
 
     batch_size: int

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from .._data.errors import ProfilingError
+from .._data.text.document import Document
 from .._ranks.buckets import unseen_bytes
 from .._record.alive import alive, each_storage
 from .._torch import private
@@ -24,7 +26,7 @@ from ..solvers.units import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(Document):
     """What one step was measured to need.
 
     Attributes:
@@ -38,6 +40,10 @@ class Measurement:
             not returned to the system, can hide some of it: run with ``MALLOC_MMAP_THRESHOLD_=131072`` in the
             environment, in a process that does nothing else.
     """
+
+    _repr_pretty_ = Document._repr_pretty_  # IPython would take the repr of the dataclass, which comes first
+
+    PAGE: ClassVar[str] = "explain.results.measurement_page"
 
     peak_bytes: int
     start_bytes: int

@@ -1,7 +1,7 @@
-"""Below one level: replays in parts, where one level does not reach what is asked, or the lowest peak is asked for.
+"""Below one level: replays in parts, where one level does not reach a budget, or the lowest peak of all is asked for.
 
-one level    ── a plan ──▶ done, unless the lowest peak is asked for, or the plan moves tensors
-             ── none within the budget, or the lowest peak ──▶ the same candidates, and runs in parts
+one level    ── a plan ──▶ done, unless the lowest peak of all is asked for, or the plan moves tensors
+             ── none within the budget, or the lowest peak of all ──▶ the same candidates, and runs in parts
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def with_runs_in_parts(
         one_level: what was chosen at one level; the error if there is no plan.
         looking: when looking for runs in parts has to end.
     """
-    if one_level is None or not asked.below or asked.solver not in SEARCHING:
+    if one_level is None or asked.solver not in SEARCHING:
         return None
     if isinstance(one_level, Infeasible):
         budget_bytes = one_level.minimum_bytes - 1  # the error names the lowest peak of all
     else:
         candidates, solution = one_level
         waits = any(candidates.replays[i].segment.waits_for_copies for i in solution.chosen)
-        if not (asked.goal.is_minimum or (waits and asked.goal.budget)):
+        if not (asked.goal.is_lowest or (waits and asked.goal.budget_bytes)):
             return None
         budget_bytes = asked.goal.budget_bytes or solution.peak_bytes - 1
     if budget_bytes < max(step.base_bytes for step in found.problem.steps):  # which no decision changes

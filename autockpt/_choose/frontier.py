@@ -44,7 +44,7 @@ def frontier(
     total_bytes: int | None = None,
     offload: str | os.PathLike[str] | Offload | None = None,
 ) -> Frontier:
-    """Find what each budget costs, from the plain peak of the step down to the lowest that can be reached.
+    """Find what each budget costs, from the plain peak of the step down to the lowest at one level of recomputing.
 
     Args:
         profile: the recorded step.

@@ -61,7 +61,8 @@ def solve(
     Args:
         profile: the recorded step.
         budget: bytes, ``"8GB"`` (8·10⁹), ``"8GiB"`` (8·2³⁰), or ``"80%"`` of `total_bytes`, for the cheapest plan
-            within it; ``"min"`` for the lowest peak that the solver reaches, and the cheapest plan that has it.
+            within it; ``"min"`` for the lowest peak that the solver reaches at one level of recomputing, and the
+            cheapest plan that has it; ``"lowest"`` for the lowest of all, which may take several plain steps.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
             within it.
         solver: a name in ``autockpt.solvers.SOLVERS``, or ``uniform:4`` or ``block:4`` for so many layers. The lowest

@@ -18,7 +18,7 @@ VERBS = {
     "doctor": "Say what is installed here, whether allocations are seen, and what is refused.",
     "explain": "Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
     "fit": "Say which devices hold a training step, how much slower, and with how large a batch.",
-    "frontier": "Show what each budget costs, from the plain peak down to the lowest that can be reached.",
+    "frontier": "Show what each budget costs, from the plain peak down to the lowest at one level.",
     "profile": "Record what one training step of a model holds, when, and what each call costs.",
     "profiles": "List the recorded profiles of real models, usable by name.",
     "solve": "Choose what to recompute so that a recorded step fits a budget.",

@@ -128,7 +128,7 @@ def command(verb: str, source: str, *, output: str = "", **asked: Any) -> str:
     return shlex.join([*words, "-o", output] if output else words)
 
 
-verbose = click.option("-v", "--verbose", is_flag=True, help="Show all that is known, and not fifteen lines.")
+verbose = click.option("-v", "--verbose", is_flag=True, help="Show all that is known, and not the first screen.")
 
 
 def seconds(default: float, help_: str) -> Callable[[F], F]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 
-from ..solvers.errors import Infeasible
+from ..solvers.errors import BudgetError, Infeasible
 from .errors import InvalidFile
 from .files import Stored
 from .goal import Goal
@@ -33,6 +33,7 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
     """
 
     PAGE: ClassVar[str] = "explain.frontier.frontier_page"
+    BRIEF: ClassVar[str] = "explain.brief.brief_frontier"
     RARE: ClassVar[tuple[str, ...]] = ("samples",)
 
     model: str = ""
@@ -61,7 +62,7 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
 
     @property
     def minimum_bytes(self) -> int:
-        """Lowest predicted peak."""
+        """Lowest predicted peak, at one level of recomputing."""
         return self.plans[-1].peak_bytes
 
     def samples_per_second(self, plan: Plan) -> float | None:
@@ -84,12 +85,18 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
             One of the plans. `solve`, asked the very same, may find a better one between two of them.
 
         Raises:
-            BudgetError: the budget does not parse, or not exactly one of budget and overhead is given.
+            BudgetError: the budget does not parse, or not exactly one of budget and overhead is given; or it is
+                ``"lowest"``, and a frontier has no plans below one level.
             Infeasible: the budget is below the minimum, which the error carries with its plan.
         """
         goal = Goal.of(budget, max_overhead, total_bytes=total_bytes)
         if max_overhead is not None:
             return next(plan for plan in reversed(self.plans) if plan.recompute_overhead <= max_overhead)
+        if goal.is_lowest:
+            raise BudgetError(
+                'budget="lowest" goes below one level of recomputing, and a frontier has no such plans: ask '
+                'autockpt.solve(profile, "lowest"), or for "min"'
+            )
         if goal.budget_bytes is None:
             return self.plans[-1]
         budget_bytes = goal.budget_bytes

@@ -17,7 +17,10 @@ from .offload import Offload
 from .text.amounts import Bytes
 from .text.keys import patterns
 
-_OTHERS = 'budget="min" asks for the lowest peak, max_overhead=0.15 for the lowest within 15 % recompute overhead'
+_OTHERS = (
+    'budget="min" asks for the lowest peak at one level, "lowest" for the lowest of all, max_overhead=0.15 for the '
+    "lowest within 15 % recompute overhead"
+)
 
 Patterns = str | Iterable[str]
 """Qualified names of modules, in which ``*`` (dots too), ``?`` and ``[…]`` stand for parts; ``#1`` after a name means
@@ -33,7 +36,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"``; ``"min"`` for the lowest peak
-            that can be reached, and the cheapest plan that has it.
+            at one level of recomputing, and the cheapest plan that has it; ``"lowest"`` for the lowest of all, which
+            may take several plain steps.
         max_overhead: highest recompute overhead, a ratio, and within it the lowest peak.
         total_bytes: what a budget in percent is a share of; None for any other.
         memory: what memory that is, in words.
@@ -57,7 +61,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise BudgetError(
                 "max_overhead is the most recompute seconds over the plain step's seconds, a finite ratio above 0 such "
                 f"as 0.15 for 15 %, and {shown(overhead)} is none; "
-                'budget="min" asks for the lowest peak whatever it costs'
+                'budget="lowest" asks for the lowest peak whatever it costs'
             )
         try:
             _ = self.budget_bytes
@@ -81,8 +85,17 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def is_minimum(self) -> bool:
-        """Whether the lowest peak is asked for, whatever it costs."""
-        return isinstance(self.budget, str) and self.budget.strip().lower() == "min"
+        """Whether the lowest peak is asked for, at one level of recomputing or of all."""
+        return self._word in ("min", "lowest")
+
+    @property
+    def is_lowest(self) -> bool:
+        """Whether the lowest peak of all is asked for, whatever it costs."""
+        return self._word == "lowest"
+
+    @property
+    def _word(self) -> str:
+        return self.budget.strip().lower() if isinstance(self.budget, str) else ""
 
     @property
     def budget_bytes(self) -> int | None:
@@ -111,7 +124,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.max_overhead is not None:
             return f"the lowest peak within a recompute overhead of {self.max_overhead:.4g}"
         if self.is_minimum:
-            return "the lowest peak"
+            return "the lowest peak" if self.is_lowest else "the lowest peak at one level"
         if self.total_bytes is not None:
             return f"{self.budget} of the {format_bytes(self.total_bytes)} of {self.memory}"
         return f"{self.budget} bytes" if isinstance(self.budget, int) else f"{self.budget}"
@@ -161,7 +174,6 @@ class Asked:
         seconds: how long the solver may search; candidates take two thirds of that before it, at most.
         pins: what it must keep or recompute.
         offload: where tensors may wait off the device; None where they stay.
-        below: whether recomputing may go below one level, where that does not do.
 
     Raises:
         BudgetError: the seconds are no number, or below 0.
@@ -172,7 +184,6 @@ class Asked:
     seconds: float = SECONDS
     pins: Pins = NO_PINS
     offload: Offload | None = None
-    below: bool = True
 
     def __post_init__(self) -> None:
         refuse_no_seconds(self.seconds)

@@ -141,6 +141,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     """
 
     PAGE: ClassVar[str] = "explain.plan.plan_page"
+    BRIEF: ClassVar[str] = "explain.brief.brief_plan"
     RARE: ClassVar[tuple[str, ...]] = ("own_replays", "host_pace_seconds", "host_mode")
 
     model: str = ""

@@ -81,6 +81,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     """
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
+    BRIEF: ClassVar[str] = "explain.brief.brief_profile"
     RARE: ClassVar[tuple[str, ...]] = ("samples", "host_slowdown", "host", "world", "copies", "units", "own_replays")
 
     def __post_init__(self) -> None:

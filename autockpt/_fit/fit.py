@@ -139,7 +139,10 @@ class Fits(Document):
         lowest: what the lowest peak of the whole step consists of; None if every device has room for it.
     """
 
+    _repr_pretty_ = Document._repr_pretty_  # IPython would take the repr of the dataclass, which comes first
+
     PAGE: ClassVar[str] = "explain.fit.fit_page"
+    BRIEF: ClassVar[str] = "explain.fit.brief_fit"
 
     profile: Profile
     samples: int | None
@@ -324,8 +327,7 @@ class _Peaks:
         """Return about the most samples that fit under the `lowest` plan of one batch, or under a larger one's."""
         if not self._under:
             self._tell("the largest batches")
-            # One level, as in the frontier beside it.
-            asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS, offload=self._offload, below=False)
+            asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS, offload=self._offload)
             other = choose(self._profile(LARGER * self._batches.samples), asked, bounded=False)
             self._under = [functools.cache(functools.partial(self._peak, plan)) for plan in (lowest, other)]
         return max(largest(under, usable) for under in self._under)

@@ -28,9 +28,6 @@ from .steps import Steps
 MOST_SPLITS = 16
 """So many splits of a step are looked at, those into the fewest microbatches."""
 
-FURTHER = 2
-"""So many splits are looked at behind the first that fits plain: a further one takes more launches for nothing."""
-
 SECONDS = 1.0
 """For the solver, for the plans of one split on all devices together."""
 
@@ -176,13 +173,14 @@ def ways_of(asked: WaysAsked, plans: Mapping[str, Sequence[Plan]]) -> dict[str, 
 
 
 def _accumulated(asked: WaysAsked, clock: FitClock, gpu: str) -> Iterator[StepWay]:
-    """Yield the ways in plain microbatches, the fewest first."""
-    further = FURTHER
+    """Yield the ways in plain microbatches, the fewest first, up to one that fits: more take more launches for nothing.
+
+    Each is a step that is recorded, which takes seconds for a large model.
+    """
     for split in asked.splits:
         way = _way(asked, clock, gpu, split, find_planned(asked.micro(gpu, split), Plan()), Plan())
         yield way
-        further -= way.fits
-        if further < 0:
+        if way.fits:
             return
 
 

@@ -79,7 +79,8 @@ def apply(
         model: any eager module; or several, in a list or by name: calls are then named ``0.block`` or ``unet.block``.
             One that is compiled as a whole by backend ``aot_eager``, on a CPU, is held to its budget inside its graphs.
         budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device's memory (on a
-            CPU, of the physical memory); ``"min"`` for the lowest peak that can be reached.
+            CPU, of the physical memory); ``"min"`` for the lowest peak at one level of recomputing; ``"lowest"`` for
+            the lowest of all, which may take several plain steps.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15. The plan has the lowest
             peak within it.
         plan: instead of either, a plan to apply as it is, or the file that it was saved in. It stays whatever batches

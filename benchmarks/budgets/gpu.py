@@ -53,7 +53,7 @@ def main() -> None:
 
 def run_model(model: str) -> list[dict[str, Any]]:
     """Six budgets from the lowest that can be reached to what the plain step takes."""
-    plain, least = in_process(model, "plain"), in_process(model, "min")
+    plain, least = in_process(model, "plain"), in_process(model, "lowest")
     for row in (plain, least):
         if "failure" in row:
             return [row]
@@ -74,7 +74,7 @@ def in_process(model: str, budget: str) -> dict[str, Any]:
 
 
 def train(name: str, budget: str | None) -> dict[str, Any]:
-    """Train for some steps, within a budget in bytes, at the lowest peak (``min``), or plain (None)."""
+    """Train for some steps, within a budget in bytes, at the lowest peak (``lowest``), or plain (None)."""
     limit = int(budget) if budget is not None and budget.isdigit() else None
     if limit is not None:
         torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)

@@ -1,4 +1,4 @@
-"""Train models under the budget "min" with every replay checked, beside twins that no plan touches."""
+"""Train models under the budget "lowest" with every replay checked, beside twins that no plan touches."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def train(case: Case, *, checked: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"error": ""}
     with listening() as said:
         if checked:
-            autockpt.apply(case.model, "min", check="always")
+            autockpt.apply(case.model, "lowest", check="always")
         torch.manual_seed(5)
         random.seed(6)
         np.random.seed(7)

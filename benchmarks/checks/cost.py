@@ -59,7 +59,7 @@ def run(asked: list[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def plan_for(profile: Profile, budget: str) -> Plan:
     """The lowest plan, or the one within half of what the plain step adds."""
-    lowest = autockpt.solve(profile, "min")
+    lowest = autockpt.solve(profile, "lowest")
     if budget == "min":
         return lowest
     static_bytes = profile.static.total_bytes

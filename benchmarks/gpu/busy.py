@@ -49,7 +49,7 @@ def where_time_goes(name: str, setting: Setting) -> Iterator[Figures]:
     traces = torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
     of = subject(name, setting)
     profile, _, _ = record(of)
-    lowest = autockpt.solve(profile, "min", seconds=setting.search_seconds)
+    lowest = autockpt.solve(profile, "lowest", seconds=setting.search_seconds)
     yield (
         "predicted",
         {"overhead": lowest.recompute_overhead, "kept calls": sum(len(each.keep) for each in lowest.segments)},

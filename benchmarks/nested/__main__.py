@@ -102,7 +102,7 @@ def run(name: str) -> dict[str, Any]:
     began = time.perf_counter()
     one = least_peak(find_candidates(profile).problem, seconds=SECONDS)
     one_seconds = time.perf_counter() - began
-    plan = autockpt.solve(profile, "min", seconds=SECONDS)
+    plan = autockpt.solve(profile, "lowest", seconds=SECONDS)
     solve_seconds = time.perf_counter() - began - one_seconds
     with plain.under(plan), counting_replays() as replays:
         outcome, measured_bytes = plain.outcome(), plain.measured_peak()

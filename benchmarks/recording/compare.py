@@ -65,7 +65,7 @@ def compared(name: str) -> dict[str, Any]:
         old, old_seconds = recorded(OLD, name, Path(folder, "old.json"))
         new, new_seconds = recorded(Path(sys.executable), name, Path(folder, "new.json"))
     new = with_seconds_of(new, old)
-    lowest = [autockpt.solve(profile, "min") for profile in (old, new)]
+    lowest = [autockpt.solve(profile, "lowest") for profile in (old, new)]
     row: dict[str, Any] = {
         "model": name,
         "plain": lowest[1].plain_peak_bytes / lowest[0].plain_peak_bytes,

@@ -1,6 +1,6 @@
 """Solve profiles with whatever autockpt this interpreter imports, on a clock of CPU seconds; a row a line, as JSON.
 
-    python worker.py PROFILE BUDGET...      BUDGET: bytes, "min", or a share such as "50%" of what the plain step adds
+    python worker.py PROFILE BUDGET...      BUDGET: bytes, "min" (lowest of all), or "50%" of what the plain step adds
 
 It imports nothing of the benchmarks, so that an environment with another version of autockpt can run it. What else the
 machine does must not decide which plan is found: limits of time count the seconds of this process.
@@ -30,6 +30,8 @@ def main() -> None:
             asked = static_bytes + round(float(budget[:-1]) / 100 * (plain.peak_bytes - static_bytes))
         elif budget.isdigit():
             asked = int(budget)
+        elif budget == "min":
+            asked = word_for_lowest(profile)
         row: dict[str, Any] = {"budget": budget, "plain_bytes": plain.peak_bytes, "static_bytes": static_bytes}
         began = _cpu()
         try:
@@ -44,6 +46,17 @@ def main() -> None:
         except autockpt.Infeasible as error:
             row |= {"peak_bytes": None, "minimum_bytes": error.minimum_bytes}
         print(json.dumps(row | {"cpu_seconds": _cpu() - began}), flush=True)
+
+
+def word_for_lowest(profile: Any) -> str:
+    """Return the budget that asks for the lowest peak of all: versions before "lowest" called it "min"."""
+    import autockpt
+
+    try:
+        autockpt.solve(profile, "lowest", solver="none")
+    except autockpt.BudgetError:
+        return "min"
+    return "lowest"
 
 
 def count_cpu_seconds() -> None:

@@ -98,7 +98,7 @@ def test_throughputs_say_what_each_size_brings() -> None:
         )
     assert found.best.samples_per_second == max(each.samples_per_second for each in found.throughputs)
     text = found.explain()
-    assert f"{found.batch_size} samples" in text
+    assert f"{found.batch_size} samples" in text and text == f"{found}\n"
     (marked,) = [line for line in text.splitlines() if line.endswith("best")]
     assert marked.split()[0] == str(found.best.batch_size)
 

@@ -105,3 +105,10 @@ def test_a_view_that_cannot_be_asked_for_its_gradient_is_no_error() -> None:
     with pytest.raises(RuntimeError, match="is a view and its base"):
         _ = views[1].is_leaf
     assert autockpt.measure(lambda: floats(1), device="cpu").step_bytes >= MEGABYTE
+
+
+def test_what_print_shows_of_a_measurement_is_a_page() -> None:
+    found = autockpt.measure(lambda: floats(10), device="cpu")
+    rows = {line.split("  ")[0]: line for line in str(found).splitlines()}
+    assert "of it the step" in rows and "10.00 MiB" in rows["of it the step"]
+    assert "Measurement(" not in str(found) and "Measurement(" in repr(found)

@@ -81,7 +81,7 @@ def test_no_plan_is_slower_than_every_block(paced_by: str) -> None:
     for budget_bytes in (blocks.peak_bytes, blocks.peak_bytes * 5 // 4):
         plan = autockpt.solve(profile, budget_bytes, seconds=SECONDS)
         assert plan.peak_bytes <= budget_bytes and plan.recompute_seconds <= blocks.recompute_seconds
-    lowest = autockpt.solve(profile, "min", seconds=SECONDS)
+    lowest = autockpt.solve(profile, "lowest", seconds=SECONDS)
     assert (lowest.peak_bytes, lowest.recompute_seconds) <= (blocks.peak_bytes, blocks.recompute_seconds)
 
 

@@ -21,7 +21,7 @@ from tests.handmade import MIB, row_profile
 def test_long_rows_hold_about_the_square_root_of_their_blocks(solver: str, n: int, kinds: list[int]) -> None:
     """Of a long row not all runs are candidates, and where one was missing each block became a segment of its own."""
     profile = row_profile([kinds[i % len(kinds)] * MIB for i in range(n)])
-    plan = autockpt.solve(profile, "min", solver=solver)
+    plan = autockpt.solve(profile, "lowest", solver=solver)
     block = (profile.plain_peak_bytes - profile.static.parameter_bytes - profile.static.input_bytes) / n
     assert plan.peak_bytes <= (2 * math.sqrt(n) + 1) * block
     assert plan.recompute_seconds <= profile.plain_seconds / 3  # a forward
@@ -30,7 +30,7 @@ def test_long_rows_hold_about_the_square_root_of_their_blocks(solver: str, n: in
 @pytest.mark.parametrize("solver", ["sqrt", "articulation", pytest.param("uniform", marks=pytest.mark.sweep)])
 def test_two_thousand_blocks_have_a_plan(solver: str) -> None:
     profile = row_profile([16 * MIB] * 2048)
-    plan = autockpt.solve(profile, "min", solver=solver)
+    plan = autockpt.solve(profile, "lowest", solver=solver)
     assert plan.peak_bytes <= (2 * math.sqrt(2048) + 1) * profile.plain_peak_bytes / 2048
 
 

@@ -35,7 +35,7 @@ any_solver = pytest.mark.parametrize("solver", sorted(SOLVERS))
         ({"max_overhead": 0}, "a finite ratio above 0"),
         ({"max_overhead": -0.1}, "-0.1 is none"),
         ({"max_overhead": math.nan}, "nan is none"),
-        ({"max_overhead": math.inf}, 'budget="min" asks for the lowest peak'),
+        ({"max_overhead": math.inf}, 'budget="lowest" asks for the lowest peak'),
         ({"max_overhead": "15%"}, "'15%' is none"),
         ({"max_overhead": True}, "True is none"),
         ({"budget": "least"}, "cannot read 'least' as a budget.*budget=\"min\" asks.*max_overhead=0.15 for"),
@@ -121,7 +121,8 @@ def test_more_budget_never_costs_more() -> None:
 def test_what_was_asked_is_told_and_kept(tmp_path: Path) -> None:
     asked = [
         ({"budget": "50%", "total_bytes": 160 * MIB}, "80.00 MiB  50% of the 160.00 MiB of memory"),
-        ({"budget": "min"}, "min  the lowest peak"),
+        ({"budget": "min"}, "min  the lowest peak at one level"),
+        ({"budget": "lowest"}, "lowest  the lowest peak"),
         ({"max_overhead": 0.055}, "5.5%  the lowest peak within a recompute overhead of 0.055"),
     ]
     for options, words in asked:
@@ -135,6 +136,8 @@ def test_what_was_asked_is_told_and_kept(tmp_path: Path) -> None:
 def test_a_frontier_answers_the_same_questions() -> None:
     found = chain_frontier()
     assert found.within("min") is found.plans[-1]
+    with pytest.raises(autockpt.BudgetError, match="a frontier has no such plans"):
+        found.within("lowest")
     assert found.within(max_overhead=1e-9) is found.plans[0]
     assert found.within(max_overhead=found.plans[-1].recompute_overhead) is found.plans[-1]
 

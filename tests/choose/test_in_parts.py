@@ -26,7 +26,7 @@ def parts(rate: float = 1e15, ranks: int = 4) -> autockpt.Offload:
 
 
 def test_a_budget_is_kept_to_by_recomputing_less(step: autockpt.Profile) -> None:
-    budget = int(1.2 * autockpt.solve(step, "min").peak_bytes)
+    budget = int(1.2 * autockpt.solve(step, "lowest").peak_bytes)
     whole, cheaper = autockpt.solve(step, budget), autockpt.solve(step, budget, offload=parts())
     assert cheaper.recompute_seconds < whole.recompute_seconds
     assert cheaper.offload == parts() and cheaper.timeline(step).peak_bytes == cheaper.peak_bytes <= budget
@@ -36,20 +36,20 @@ def test_a_budget_is_kept_to_by_recomputing_less(step: autockpt.Profile) -> None
 
 
 def test_a_slow_gather_is_not_taken_where_recomputing_does(step: autockpt.Profile) -> None:
-    budget = int(1.2 * autockpt.solve(step, "min").peak_bytes)
+    budget = int(1.2 * autockpt.solve(step, "lowest").peak_bytes)
     assert autockpt.solve(step, budget, offload=parts(rate=1.0)).offload is None
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 0])
 def test_another_number_of_ranks_has_nothing_alike(step: autockpt.Profile, ranks: int) -> None:
-    plan = autockpt.solve(step, "min", offload=parts(ranks=ranks))
+    plan = autockpt.solve(step, "lowest", offload=parts(ranks=ranks))
     assert plan.offload is None and any("none waits in parts" in note for note in plan.notes)
 
 
 def test_sizes_that_ranks_do_not_divide_stay_whole(step: autockpt.Profile) -> None:
     assert step.copies is not None
     odd = msgspec.structs.replace(step, copies=msgspec.structs.replace(step.copies, ranks=7))
-    assert autockpt.solve(odd, "min", offload=parts(ranks=7)).offload is None
+    assert autockpt.solve(odd, "lowest", offload=parts(ranks=7)).offload is None
 
 
 def test_what_ranks_have_alike_comes_back_from_a_file(step: autockpt.Profile, tmp_path: object) -> None:
@@ -62,6 +62,6 @@ def test_what_ranks_have_alike_comes_back_from_a_file(step: autockpt.Profile, tm
 
 
 def test_a_plan_in_parts_comes_back_from_a_file(step: autockpt.Profile, tmp_path: object) -> None:
-    plan = autockpt.solve(step, int(1.2 * autockpt.solve(step, "min").peak_bytes), offload=parts())
+    plan = autockpt.solve(step, int(1.2 * autockpt.solve(step, "lowest").peak_bytes), offload=parts())
     plan.save(f"{tmp_path}/plan.json")
     assert autockpt.Plan.load(f"{tmp_path}/plan.json") == plan

@@ -93,7 +93,7 @@ def test_min_is_lower_inside_calls(normed: bool) -> None:
     static_bytes, one = profile.static.total_bytes, least_peak(candidates.problem).peak_bytes
     cut = [each for each in replays_in_parts(candidates.index, NEVER) if not each.segment.inner]
     in_parts = least_peak(candidates.like([*candidates.replays, *cut]).problem).peak_bytes
-    plan = autockpt.solve(profile, "min")
+    plan = autockpt.solve(profile, "lowest")
     assert plan.peak_bytes - static_bytes < 0.8 * (min(one, in_parts) - static_bytes)
     assert any(each.inner for each in plan.segments)
     found = autockpt.verify(deep(normed=normed), batch, plan=plan)
@@ -111,7 +111,7 @@ def test_a_candidate_is_what_a_plan_of_its_segment_alone_says() -> None:
 
 def test_a_budget_that_parts_do_not_reach() -> None:
     profile, batch = known()
-    plan = autockpt.solve(profile, autockpt.solve(profile, "min").peak_bytes * 21 // 20)
+    plan = autockpt.solve(profile, autockpt.solve(profile, "lowest").peak_bytes * 21 // 20)
     assert any(each.inner for each in plan.segments)
     assert autockpt.verify(deep(), batch, plan=plan).verdict == "exact"
     with pytest.raises(Infeasible):
@@ -165,7 +165,7 @@ def test_calls_that_hold_collectives_have_nothing_inside(name: str) -> None:
     speaking = msgspec.structs.replace(profile, ops=ops)
     assert any(each.segment.inner for each in replays_in_parts(index, NEVER))
     assert not [*replays_in_parts(ProfileIndex(speaking), NEVER)]
-    lowest = autockpt.solve(speaking, "min")
+    lowest = autockpt.solve(speaking, "lowest")
     assert lowest.segments and not any(each.inner or each.cuts for each in lowest.segments)
     assert lowest.peak_bytes == least_peak(find_candidates(profile).problem).peak_bytes
 

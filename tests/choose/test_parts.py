@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,8 +18,10 @@ from autockpt import Infeasible, Plan, Profile, Segment
 from autockpt.solvers import Candidate, least_peak, simulate
 from autockpt.solvers.deadline import NEVER
 from tests.doors import (
+    Goal,
     ProfileIndex,
     below,
+    brief_plan,
     cut_runs,
     fewest_runs,
     find_candidates,
@@ -137,12 +140,17 @@ def test_the_peak_is_the_predicted_one(cuts: Cuts, normed: bool) -> None:
 
 
 @pytest.mark.parametrize("normed", [False, True], ids=["", "statistics"])
-def test_min_is_lower_below_one_level(normed: bool) -> None:
+def test_min_is_the_lowest_at_one_level_and_lowest_goes_below_it(normed: bool) -> None:
+    """Nobody who asked for the minimum expected a step to take as long as three or four plain ones."""
     model = chain(normed=normed)
     profile, batch = recorded(model)
-    plan = autockpt.solve(profile, "min")
-    assert plan.peak_bytes < least_peak(find_candidates(profile).problem).peak_bytes
+    one_level, plan = autockpt.solve(profile, "min"), autockpt.solve(profile, "lowest")
+    assert one_level.peak_bytes == least_peak(find_candidates(profile).problem).peak_bytes > plan.peak_bytes
+    assert one_level.recompute_seconds < plan.recompute_seconds
+    assert not any(segment.cuts or segment.inner for segment in one_level.segments)
     assert any(segment.cuts for segment in plan.segments)
+    assert autockpt.frontier(profile, points=2, seconds=1).minimum_bytes == one_level.peak_bytes
+    assert "the lowest at one level" in brief_plan(one_level).text()
     found = autockpt.verify(model, batch, plan=plan)
     assert found.verdict == "exact" and found.measured_peak_bytes == plan.peak_bytes
 
@@ -158,7 +166,7 @@ def test_a_candidate_is_what_a_plan_of_its_segment_alone_says() -> None:
 def test_a_budget_that_one_level_does_not_reach() -> None:
     model = chain()
     profile, batch = recorded(model)
-    one, lowest = least_peak(find_candidates(profile).problem).peak_bytes, autockpt.solve(profile, "min").peak_bytes
+    one, lowest = least_peak(find_candidates(profile).problem).peak_bytes, autockpt.solve(profile, "lowest").peak_bytes
     plan = autockpt.solve(profile, (one + lowest) // 2)
     assert plan.peak_bytes <= (one + lowest) // 2 and any(segment.cuts for segment in plan.segments)
     assert autockpt.verify(model, batch, plan=plan).verdict == "exact"
@@ -168,7 +176,7 @@ def test_a_budget_that_one_level_does_not_reach() -> None:
 def test_an_error_says_how_low_parts_get(budget: str) -> None:
     """Of a budget below what no decision changes it said how low one level gets, and a larger batch was no fit."""
     profile, _ = recorded(chain())
-    lowest = autockpt.solve(profile, "min").peak_bytes
+    lowest = autockpt.solve(profile, "lowest").peak_bytes
     with pytest.raises(Infeasible) as raised:
         autockpt.solve(profile, {"just below": lowest - 1, "absurd": 1}[budget])
     assert raised.value.minimum_bytes == lowest and raised.value.plan is not None
@@ -179,7 +187,7 @@ def test_a_budget_below_all_that_stands_is_told_the_lowest_peak_of_all() -> None
     profile, _ = recorded(chain())
     with pytest.raises(Infeasible) as raised:
         autockpt.solve(profile, 1000)
-    assert raised.value.minimum_bytes == autockpt.solve(profile, "min").peak_bytes
+    assert raised.value.minimum_bytes == autockpt.solve(profile, "lowest").peak_bytes
 
 
 def test_nothing_is_looked_at_in_parts_where_one_level_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,12 +199,22 @@ def test_nothing_is_looked_at_in_parts_where_one_level_does(monkeypatch: pytest.
     plan = autockpt.solve(profile, int(0.7 * profile.plain_peak_bytes))
     assert plan.segments and not any(segment.cuts for segment in plan.segments)
     autockpt.solve(profile, max_overhead=0.2)
-    autockpt.solve(profile, "min", solver="sqrt")
+    autockpt.solve(profile, "min")
+    autockpt.solve(profile, "lowest", solver="sqrt")
+
+
+def test_a_plan_file_from_before_lowest_says_how_low_it_is(tmp_path: Path) -> None:
+    """Then "min" went below one level: such files load, and are not said to stay at one."""
+    profile, _ = recorded(chain())
+    before = msgspec.structs.replace(autockpt.solve(profile, "lowest"), goal=Goal(budget="min"))
+    before.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == before
+    assert "the lowest that can be reached" in brief_plan(before).text()
 
 
 def test_pins_bind_replays_in_parts() -> None:
     profile, _ = recorded(chain())
-    for plan in (autockpt.solve(profile, "min", keep="4"), autockpt.solve(profile, "min", recompute="8")):
+    for plan in (autockpt.solve(profile, "lowest", keep="4"), autockpt.solve(profile, "lowest", recompute="8")):
         calls = {call for segment in plan.segments for call in segment.calls}
         assert any(segment.cuts for segment in plan.segments)
         assert "8#0" in calls if plan.pinned_recompute else "4#0" not in calls
@@ -228,7 +246,7 @@ def test_a_part_begins_where_no_argument_is_changed_in_place_later() -> None:
     for replay in found:
         begins = [call for call, cut in zip(replay.segment.calls, replay.segment.cuts, strict=True) if cut]
         assert not {f"{number}#0" for number in (2, 5, 8, 11)}.intersection(begins)
-    plan = autockpt.solve(profile, "min")
+    plan = autockpt.solve(profile, "lowest")
     assert autockpt.verify(model, batch, plan=plan).verdict == "exact"
 
 

@@ -27,7 +27,7 @@ def test_150_modules_in_one_another_have_a_plan() -> None:
     finally:
         sys.setrecursionlimit(limit)
     assert len(found.replays) < 5000
-    plan = autockpt.solve(profile, "min", solver="chain")
+    plan = autockpt.solve(profile, "lowest", solver="chain")
     assert plan.segments and plan.peak_bytes < plan.plain_peak_bytes
 
 
@@ -40,7 +40,7 @@ def test_5000_siblings_have_few_candidates_each() -> None:
 def test_a_step_of_one_call_has_nothing_to_choose() -> None:
     profile = autockpt.profile(nn.Linear(8, 8), torch.randn(64, 8))
     assert find_candidates(profile).replays == ()
-    for budget in ("min", "1GB"):
+    for budget in ("lowest", "1GB"):
         plan = autockpt.solve(profile, budget)
         assert plan.segments == ()
         assert plan.peak_bytes == plan.plain_peak_bytes
@@ -84,4 +84,4 @@ def test_seconds_that_are_none_are_refused(seconds: float) -> None:
 @pytest.mark.parametrize("seconds", [math.nan, -1.0, "3", True, None])
 def test_a_time_to_search_is_a_number(seconds: object) -> None:
     with pytest.raises(autockpt.BudgetError, match=r"a number of seconds such as 3.0, and not for"):
-        autockpt.solve(chain_profile(), "min", seconds=seconds)  # type: ignore[arg-type]
+        autockpt.solve(chain_profile(), "lowest", seconds=seconds)  # type: ignore[arg-type]

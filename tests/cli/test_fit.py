@@ -40,8 +40,9 @@ def target(tmp_path: Path) -> str:
     return f"{path}:build"
 
 
+@pytest.mark.sweep  # each part of it is asked for by a test below, in less time
 def test_a_shipped_profile_on_devices_that_people_own(run: Run) -> None:
-    result = run("fit", "gpt2-xl", "--gpu", "t4,RTX 4090", "--gpu", "h100")
+    result = run("fit", "gpt2-xl", "--gpu", "t4,RTX 4090", "--gpu", "h100", "-v")
     assert (result.status, result.err) == (0, "")
     rows: dict[str, str] = {}
     for line in result.out.splitlines():
@@ -53,6 +54,27 @@ def test_a_shipped_profile_on_devices_that_people_own(run: Run) -> None:
     assert result.out.startswith("Fits 2 of 3 devices: 1 as it is, 1 in microbatches\n")
     assert "Next on rtx4090: 4 times backward of loss / 4, each on 2 samples" in result.out
     assert max(map(len, result.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("resnet-50",),
+        ("gpt2-xl", "--gpu", "rtx4090"),
+        ("gpt2-xl", "--gpu", "t4"),
+        ("resnet-50", "--gpu", "t4", "--samples", "512"),
+    ],
+    ids=" ".join,
+)
+def test_the_first_screen_has_twenty_lines(run: Run, arguments: tuple[str, ...]) -> None:
+    brief, whole = run("fit", *arguments), run("fit", *arguments, "-v")
+    lines = brief.out.splitlines()
+    assert len(lines) <= 20 and max(map(len, lines)) <= 80
+    assert lines[0] == whole.out.splitlines()[0] and len(whole.out.splitlines()) > 20
+    assert lines[-1] == "-v shows the switches of other libraries, and notes"
+    if arguments == ("resnet-50",):  # the question is which of them is enough: those that are come first
+        devices = lines[lines.index("-" * len(lines[lines.index("") + 2])) + 1 :]
+        assert " no " not in devices[0] and "more rows; the smallest that hold the step come first" in brief.out
 
 
 def test_its_json_names_the_sources(run: Run) -> None:
@@ -121,8 +143,9 @@ def test_where_the_host_sets_the_pace_no_overhead_is_told(run: Run, tmp_path: Pa
     """A toy on an H100 was said to be 801 % slower: its kernels take 0.1 ms, and its host 2 to launch them."""
     path = tmp_path / "toy.py"
     path.write_text(textwrap.dedent(BUILD).replace("500_000", "256"))
-    result = run("fit", f"{path}:build", "--gpu", "h100")
+    result = run("fit", f"{path}:build", "--gpu", "h100", "-v")
     assert result.status == 0, result.err
+    assert "h100: host-bound. The kernels of a step take " in run("fit", f"{path}:build", "--gpu", "h100").out
     assert "h100: host-bound. The kernels of a step take " in result.out
     rows = {line.partition("  ")[0]: line.split()[-2:] for line in result.out.splitlines()}
     assert rows["every block"] == ["-", "-"]
@@ -165,7 +188,7 @@ def test_it_imports_no_torch(profile_file: Path) -> None:
 
 
 def test_a_profile_of_ones_own_keeps_its_seconds(run: Run, profile_file: Path) -> None:
-    result = run("fit", profile_file, "--gpu", "t4")
+    result = run("fit", profile_file, "--gpu", "t4", "-v")
     assert "seconds as on " in result.out
     assert "How many samples the batch has is not known" in result.out
 

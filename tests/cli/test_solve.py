@@ -102,9 +102,9 @@ def test_solve_infeasible_for_people(run: Run, profile_file: Path) -> None:
 
 
 def test_solve_for_the_minimum_and_within_an_overhead(run: Run, profile_file: Path, tmp_path: Path) -> None:
-    assert run("solve", profile_file, "--budget", "min", "-o", tmp_path / "min.json").status == 0
+    assert run("solve", profile_file, "--budget", "lowest", "-o", tmp_path / "lowest.json").status == 0
     assert run("solve", profile_file, "--budget", "1", "--json").status == 1
-    lowest = Plan.load(tmp_path / "min.json")
+    lowest = Plan.load(tmp_path / "lowest.json")
     assert lowest.peak_bytes == json.loads(run("solve", profile_file, "--budget", "1", "--json").out)["minimum_bytes"]
     within = run("solve", profile_file, "--max-overhead", "0.05", "-o", tmp_path / "within.json", "-v")
     assert "5.0%  the lowest peak within a recompute overhead of 0.05" in within.out

@@ -73,7 +73,7 @@ def test_a_damaged_profile_is_refused_or_can_be_used(profiles: list[str], first:
 
 def _use(profile: Profile) -> None:
     profile.explain()
-    for budget in ("min", max(profile.plain_peak_bytes // 2, 1)):
+    for budget in ("lowest", max(profile.plain_peak_bytes // 2, 1)):
         try:
             solve(profile, budget, solver="chain", seconds=0.1).explain(profile)
         except AutockptError as error:

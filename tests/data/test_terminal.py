@@ -125,16 +125,39 @@ def test_a_level_that_somebody_gave_the_logger_is_kept(screen: Screen) -> None:
     assert (screen.getvalue(), LOG.level) == ("", logging.CRITICAL)
 
 
-def test_elsewhere_than_on_a_terminal_only_warnings_are_said(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_than_on_a_terminal_warnings_are_said_and_that_there_is_a_plan(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under nohup, SLURM and in notebooks nobody was told that there was one."""
     screen.begin()
     piped = io.StringIO()
     monkeypatch.setattr(sys, "stderr", piped)
     terminal.install()
-    terminal.say("plan ready")
+    terminal.say("step 1 of 3")
+    terminal.say("plan ready", everywhere=True)
     LOG.warning("a warning")
-    assert piped.getvalue() == "autockpt: a warning\n"
+    assert piped.getvalue() == "autockpt: plan ready\nautockpt: a warning\n"
     monkeypatch.setattr(sys, "stderr", None)
+    terminal.say("plan ready", everywhere=True)
     LOG.warning("nobody is there")
+
+
+@pytest.mark.parametrize("how", ["a rank", "the environment", "a handler"])
+def test_it_is_not_said_where_somebody_else_says_what_is(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    screen.begin()
+    if how == "a rank":
+        monkeypatch.setenv("RANK", "3")
+    elif how == "the environment":
+        monkeypatch.setenv("AUTOCKPT_VERBOSITY", "warning")
+    piped = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", piped)
+    terminal.install()
+    if how == "a handler":
+        logging.getLogger().addHandler(logging.NullHandler())
+    terminal.say("plan ready", everywhere=True)
+    assert piped.getvalue() == ""
 
 
 def test_one_process_of_several_speaks(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:

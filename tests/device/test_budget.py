@@ -245,7 +245,7 @@ def test_verify_measures_what_a_plan_predicts_the_workspaces_included() -> None:
     """Those of both threads stand since earlier steps, and a step that finds them there does not take them."""
     set_options(Options(workspace_bytes=8 * MIB))
     model, batch = blocks(4)
-    found = autockpt.verify(model, batch, budget="min", loss=loss_of)
+    found = autockpt.verify(model, batch, budget="lowest", loss=loss_of)
     assert found.verdict == "exact"
     assert found.predicted_peak_bytes == found.measured_peak_bytes
     assert found.predicted_plain_peak_bytes == found.measured_plain_peak_bytes
@@ -263,7 +263,7 @@ def test_the_largest_batch_leaves_the_allocator_its_margin_as_apply_does() -> No
 def test_the_first_planned_steps_measured_peak_is_said_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "autockpt")
     model, batch = blocks()
-    autockpt.apply(model, "min")
+    autockpt.apply(model, "lowest")
     for _ in range(7):
         loss_of(model(**batch)).backward()
         model.zero_grad()

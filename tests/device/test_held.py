@@ -41,7 +41,7 @@ def before() -> Iterator[int]:
 
 def governed(**options: Any) -> tuple[nn.Module, Batch]:
     model, batch = blocks(6, rows=2048)
-    return autockpt.apply(model, **({"budget": "min"} | options)), batch
+    return autockpt.apply(model, **({"budget": "lowest"} | options)), batch
 
 
 def step(model: nn.Module, batch: Batch, rows: int | None = None) -> list[Tensor]:
@@ -241,7 +241,7 @@ def test_another_plan_after_one_at_fault_is_rehearsed_in_the_same_memory(
     before: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain, batch = blocks(6, rows=2048)
-    model = autockpt.apply(nn.Sequential(*map(draws, plain.children())), "min")
+    model = autockpt.apply(nn.Sequential(*map(draws, plain.children())), "lowest")
     ever = pinned_bytes("allocated")
     step(model, batch)
     first_bytes = pinned_bytes("allocated") - ever
@@ -308,7 +308,7 @@ def test_what_lbfgs_makes_between_its_closures_counts_once() -> None:
         lambda: blocks(dropout=0.0),
         loop,
         optimizer=lambda model: None,
-        apply=lambda run, _: autockpt.apply(run.model, budget="min"),
+        apply=lambda run, _: autockpt.apply(run.model, budget="lowest"),
     )
     assert outcome(found) == [True] * 5
     predicted_bytes = found.planned.predicted_bytes()

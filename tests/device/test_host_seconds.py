@@ -39,7 +39,7 @@ def test_a_profile_has_the_hosts_seconds_of_each_call() -> None:
 def test_a_training_has_them_from_its_second_step() -> None:
     model, x = blocks(), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    autockpt.apply(model, "min")
+    autockpt.apply(model, "lowest")
     for _ in range(3):
         model(x).square().sum().backward()
         optimizer.step()

@@ -53,7 +53,7 @@ def test_a_training_below_one_level(
     build: Callable[..., nn.Module], check: Literal["sampled", "always", "never"], normed: bool
 ) -> None:
     expected, plain_bytes = plainly(build, normed)
-    budget: str | int = "min"
+    budget: str | int = "lowest"
     for _ in range(2):
         model = autockpt.apply(build(normed=normed), budget, check=check)
         with listening() as said:

@@ -72,7 +72,7 @@ def test_a_plan_keeps_its_budget_and_changes_nothing_else(
     check(plain, Plan.load(prediction), budget)
 
 
-@pytest.mark.parametrize("asked", [{"budget": "min"}, {"max_overhead": 0.1}], ids=["min", "overhead"])
+@pytest.mark.parametrize("asked", [{"budget": "lowest"}, {"max_overhead": 0.1}], ids=["lowest", "overhead"])
 @pytest.mark.parametrize("model", ["uneven", pytest.param("gpt2", marks=pytest.mark.sweep)])
 def test_the_lowest_peak_that_is_predicted_is_measured(model: str, asked: dict[str, Any]) -> None:
     plain = reference(model)

@@ -147,7 +147,7 @@ def test_a_slip_in_a_pin_is_told_before_any_step_with_the_nearest_names(pattern:
     given = model()
     for pins in ({"keep": pattern}, {"recompute": [pattern]}):
         with pytest.raises(PinError, match=f"no module matches .*{near}"):
-            autockpt.apply(given, "min", **pins)
+            autockpt.apply(given, "lowest", **pins)
     assert "forward" not in vars(given)
 
 
@@ -169,13 +169,15 @@ def test_a_module_that_is_pinned_in_two_ways_is_told_before_any_step(
     given = model()
     moves = autockpt.Offload.of(tmp_path, saved=[saved] * bool(saved), boundary=[boundary] * bool(boundary))
     with pytest.raises(PinError, match="only one of both can be"):
-        autockpt.apply(given, "min", keep=[keep] * bool(keep), recompute=[recompute] * bool(recompute), offload=moves)
+        autockpt.apply(
+            given, "lowest", keep=[keep] * bool(keep), recompute=[recompute] * bool(recompute), offload=moves
+        )
     assert "forward" not in vars(given)
 
 
 def test_pins_that_go_together_are_taken(tmp_path: Path) -> None:
     moves = autockpt.Offload.of(tmp_path, saved="0", boundary="2")
-    given = autockpt.apply(model(), "min", keep="0", recompute=["2", "2.mlp#1"], offload=moves)
+    given = autockpt.apply(model(), "lowest", keep="0", recompute=["2", "2.mlp#1"], offload=moves)
     assert "forward" in vars(given)
 
 

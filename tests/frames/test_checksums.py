@@ -59,7 +59,11 @@ def test_one_changed_bit_is_seen(size: int, dtype: torch.dtype, seed: int, data:
     assert both(tensor, other) == {False}
 
 
-@given(st.sampled_from([1000, 8 * 1000, 3 * 2048, 64 * 1024]), st.sampled_from(DTYPES[:4]), st.integers(0, 9))
+SIGNED = [1000, 8 * 1000, 3 * 2048, 64 * 1024, 2 * CHECKSUM_COLUMNS]
+"""Sizes of tensors with signs; the last has whole rows of words of eight bytes, an even number of them."""
+
+
+@given(st.sampled_from(SIGNED), st.sampled_from(DTYPES[:4]), st.integers(0, 9))
 @settings(deadline=None)
 def test_swapped_values_swapped_rows_and_flipped_signs_are_seen(size: int, dtype: torch.dtype, seed: int) -> None:
     tensor = values(size, dtype, seed).abs() + 1

@@ -612,7 +612,7 @@ class Part(nn.Module):
         return x + self.wrap(self.mlp)(x)
 
 
-@pytest.mark.parametrize("budget", ["100%", "min"])
+@pytest.mark.parametrize("budget", ["100%", "lowest"])
 def test_apply_counts_it(budget: str) -> None:
     """The predicted peak is the measured one, with segments around functions, and without any."""
     x = torch.randn(256, WIDTH)
@@ -637,7 +637,7 @@ def test_apply_counts_it(budget: str) -> None:
     for _ in range(6):
         step(twin, expected)
     assert found == expected and Outcome(left_by(twin)).differences(left) == []
-    assert bool(plan.segments) == (budget == "min")
+    assert bool(plan.segments) == (budget == "lowest")
     assert plan.own_replays.startswith(
         "the model recomputes Part.mlp itself, with autockpt.recompute in the forward of"
     )

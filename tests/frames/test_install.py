@@ -114,7 +114,7 @@ def test_a_pickled_model_is_the_plain_one(kind: type[Tower], own: bool, governed
     ways: list[Callable[[nn.Module], bytes]] = [saved, *(partial(pickle.dumps, protocol=each) for each in range(6))]
     before = [list(each) for each in dicts(model)]
     if governed:
-        apply(model, "min")
+        apply(model, "lowest")
         steps(model, summed, count=4)
     else:
         install(model, PLAN)

@@ -144,7 +144,7 @@ def test_nested_tensors_that_a_call_makes_stay(kind: Kind | None, where: Offload
 def test_no_plan_moves_what_parts_of_one_storage_save(kind: type[nn.Module], where: Offload) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), recurrent(kind)) for _ in range(3)))
     free = msgspec.structs.replace(where, write_rate=1e18, read_rate=1e18, move_seconds=0.0)
-    plan = autockpt.solve(autockpt.profile(model, torch.randn(512, WIDTH)), "min", offload=free)
+    plan = autockpt.solve(autockpt.profile(model, torch.randn(512, WIDTH)), "lowest", offload=free)
     moved = [call for segment in plan.segments if segment.offload == "saved" for call in segment.calls]
     assert not [call for call in moved if call.endswith("1#0") or call.count(".") == 0]
 
@@ -185,7 +185,7 @@ def test_the_peak_is_the_predicted_one(kinds: tuple[Kind, ...], where: Offload) 
 def test_min_is_lower_where_tensors_may_wait(where: Offload) -> None:
     model, batch = Wide(depth=6), torch.randn(64, 32)
     profile = autockpt.profile(model, batch)
-    lowest, moved = autockpt.solve(profile, "min"), autockpt.solve(profile, "min", offload=where)
+    lowest, moved = autockpt.solve(profile, "lowest"), autockpt.solve(profile, "lowest", offload=where)
     one_level_bytes = least_peak(find_candidates(profile).problem).peak_bytes
     assert moved.peak_bytes < one_level_bytes and moved.offload == where and lowest.offload is None
     assert moved.peak_bytes <= lowest.peak_bytes and moved.recompute_seconds < lowest.recompute_seconds  # in parts
@@ -195,7 +195,7 @@ def test_min_is_lower_where_tensors_may_wait(where: Offload) -> None:
 
 def test_a_free_move_takes_the_place_of_recomputing(where: Offload) -> None:
     profile = autockpt.profile(Wide(depth=6), torch.randn(64, 32))
-    lowest = autockpt.solve(profile, "min")
+    lowest = autockpt.solve(profile, "lowest")
     free = msgspec.structs.replace(where, write_rate=1e18, read_rate=1e18)
     slow = msgspec.structs.replace(where, write_rate=1.0, read_rate=1.0)
     assert autockpt.solve(profile, lowest.peak_bytes, offload=free).recompute_seconds < lowest.recompute_seconds
@@ -205,9 +205,9 @@ def test_a_free_move_takes_the_place_of_recomputing(where: Offload) -> None:
 
 def test_pins_bind_moves(where: Offload) -> None:
     profile = autockpt.profile(Wide(depth=6), torch.randn(64, 32))
-    again = autockpt.solve(profile, "min", offload=where, recompute="2")
+    again = autockpt.solve(profile, "lowest", offload=where, recompute="2")
     assert any("2#0" in segment.calls and segment.offload != "saved" for segment in again.segments)
-    kept = autockpt.solve(profile, "min", offload=where, keep="2")
+    kept = autockpt.solve(profile, "lowest", offload=where, keep="2")
     assert all(segment.offload == "saved" for segment in kept.segments if segment.calls[0].startswith("2"))
 
 
@@ -224,7 +224,7 @@ def train(model: nn.Module) -> list[Tensor]:
 def test_training_under_a_budget_that_no_recomputing_meets(tmp_path: Path) -> None:
     expected, plans = train(Wide(depth=6)), []
     for offload in (None, str(tmp_path)):
-        model = autockpt.apply(Wide(depth=6), "min", offload=offload)
+        model = autockpt.apply(Wide(depth=6), "lowest", offload=offload)
         assert all(map(torch.equal, train(model), expected))
         plans += [plan for plan in [autockpt.plan_of(model)] if plan is not None]
     lowest, moved = plans
@@ -401,7 +401,7 @@ def test_a_plan_that_moves_needs_a_place_on_this_machine(tmp_path: Path) -> None
 def test_explain_tells_what_is_moved_from_what_is_recomputed(where: Offload) -> None:
     profile = autockpt.profile(Wide(depth=6), torch.randn(64, 32))
     free = msgspec.structs.replace(where, write_rate=1e18, read_rate=1e18, move_seconds=0.0)
-    plan = autockpt.solve(profile, "min", offload=free)
+    plan = autockpt.solve(profile, "lowest", offload=free)
     page = str(plan.explain(profile))
     assert any(segment.offload == "saved" for segment in plan.segments)
     assert "Moved off the device" in page and "moved, waits" in page and "what it saves" in page

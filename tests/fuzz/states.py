@@ -1,6 +1,6 @@
 """Leaves with a counter: where it lives, what writes it, and when it is read.
 
-The places are those that docs/limits.md names under "What Python objects hold".
+The places are those that docs/replays.md names under "What Python objects hold".
 """
 
 from __future__ import annotations

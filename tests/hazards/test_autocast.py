@@ -203,7 +203,7 @@ class Microbatches:
 )
 def test_microbatches_of_one_region_are_recomputed_with_its_casts(loop: Microbatches) -> None:
     plain, plain_bytes = loop.train(blocks())
-    for budget in ("min", round(0.7 * plain_bytes)):
+    for budget in ("lowest", round(0.7 * plain_bytes)):
         model = autockpt.apply(blocks(), budget)
         planned, measured_bytes = loop.train(model)
         plan = autockpt.plan_of(model)
@@ -217,5 +217,5 @@ def test_microbatches_of_one_region_are_recomputed_with_its_casts(loop: Microbat
 def test_casts_that_an_update_made_stale_are_read_again_by_no_replay() -> None:
     loop = Microbatches(2, updates=True)
     plain, _ = loop.train(blocks())
-    planned, _ = loop.train(autockpt.apply(blocks(), "min"))
+    planned, _ = loop.train(autockpt.apply(blocks(), "lowest"))
     assert planned == plain

@@ -19,6 +19,7 @@ from tests.doors import Checking, Frame
 from tests.frames.comparing import steps
 from tests.frames.models import WIDTH, Tower, batch, summed
 from tests.frames.test_lifetime import events
+from tests.rows import daily
 from tests.toys.told import Told
 
 STEPS = 200
@@ -125,15 +126,11 @@ WAYS: dict[str, Callable[[nn.Module], None]] = {
 }
 
 
-ONCE = {
-    f"{kind.__name__} in {where}"
-    for kind, others in ((RuntimeError, ("member", "replay")), (KeyboardInterrupt, ("between", "backward")))
-    for where in others
-}
-"""Errors of one class where the suite takes another one; the sweep takes each everywhere."""
+DAILY = ("to the end", "gradients of gradients", "RuntimeError in backward", "KeyboardInterrupt in replay")
+"""Ways that take two hundred steps every day; the others do in the sweep, and all take three every day (below)."""
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.sweep] * (way in ONCE)) for way in WAYS])
+@pytest.mark.parametrize("way", daily(WAYS, DAILY))
 def test_two_hundred_steps_leave_nothing_behind(way: str, frames: weakref.WeakSet[Any]) -> None:
     model = planned("never" if way == "RuntimeError in replay" else "always")  # no error leaves a rehearsal
     step = WAYS[way]

@@ -84,7 +84,7 @@ def test_what_an_installed_package_holds_is_the_models_where_a_class_of_it_is_in
 @pytest.mark.parametrize(("folder", "kind"), [("site-packages", "Theirs"), ("script", "Linear")])
 def test_what_such_a_package_counts_is_counted_once(build: Any, folder: str, kind: str) -> None:
     found = []
-    for budget in (None, "min"):
+    for budget in (None, "lowest"):
         model = build(folder, kind)
         if budget is not None:
             autockpt.apply(model, budget)

@@ -229,7 +229,7 @@ class Warms(nn.Linear):
 def test_what_a_forward_counts_at_a_parameter_or_buffer_is_counted_once(holder: str) -> None:
     """Per-sample gradients, scales that warm up and caches of quantized weights are kept there."""
     found = []
-    for budget in (None, "min"):
+    for budget in (None, "lowest"):
         torch.manual_seed(0)
         model = nn.Sequential(*(Warms(holder) for _ in range(6)))
         if budget is not None:

@@ -191,7 +191,7 @@ def test_the_lowest_peak_is_that_of_torchs_checkpoint() -> None:
     step(torchs)
     theirs = autockpt.measure(partial(step, torchs), device="cpu").step_bytes
     del torchs
-    ours = autockpt.apply(Heads(), "min")
+    ours = autockpt.apply(Heads(), "lowest")
     for _ in range(4):
         step(ours)
     assert autockpt.measure(partial(step, ours), device="cpu").step_bytes <= 1.1 * theirs

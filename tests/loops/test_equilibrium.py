@@ -73,7 +73,7 @@ def test_a_pass_inside_another_counts(budget: float) -> None:
 
 def test_the_lowest_peak_is_the_predicted_one() -> None:
     """Parts were offered, which such a pass replays as a whole: it stood 52 % above its prediction."""
-    model, batch = autockpt.apply(Balanced(), "min"), steps(rows=1024)[0]
+    model, batch = autockpt.apply(Balanced(), "lowest"), steps(rows=1024)[0]
 
     def step() -> None:
         loss_of(model(batch)).backward()

@@ -54,7 +54,7 @@ def test_gradients_pass_through_a_frozen_network(training: bool) -> None:
 def test_of_inputs_that_require_a_gradient_a_frozen_network_is_profiled() -> None:
     model, batch = network().requires_grad_(False), steps()[0]
     found = autockpt.profile(model, batch.clone().requires_grad_(True))
-    assert autockpt.solve(found, "min").segments
+    assert autockpt.solve(found, "lowest").segments
     with pytest.raises(NotApplicable, match="no parameter that requires a gradient, and no input does"):
         autockpt.profile(model, batch)
     with pytest.raises(NotApplicable, match="no parameter that requires a gradient, and no input does"):
@@ -63,7 +63,7 @@ def test_of_inputs_that_require_a_gradient_a_frozen_network_is_profiled() -> Non
 
 def test_what_flows_through_no_frozen_network_is_no_step() -> None:
     """A validation, features that are taken from it: no input requires a gradient."""
-    model = autockpt.apply(network().requires_grad_(False), budget="min")
+    model = autockpt.apply(network().requires_grad_(False), budget="lowest")
     for batch in steps():
         model(batch)
     assert autockpt.plan_of(model) is None

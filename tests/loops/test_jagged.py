@@ -119,12 +119,12 @@ def test_the_lowest_plan_for_jagged_rows_is_that_of_dense_ones() -> None:
     model = Ragged(attends=False, blocks=6)
     jagged = autockpt.profile(model, batch)
     dense = autockpt.profile(DenseOf(model), batch.values().detach())
-    lowest = [autockpt.solve(each, "min").peak_bytes for each in (jagged, dense)]
+    lowest = [autockpt.solve(each, "lowest").peak_bytes for each in (jagged, dense)]
     assert lowest[0] <= 1.05 * lowest[1]
     plain = autockpt.measure(lambda: model(batch).sum().backward())
     model.zero_grad()
     assert jagged.plain_peak_bytes == pytest.approx(plain.peak_bytes, rel=0.01)
-    assert autockpt.verify(model, batch, budget="min").exact
+    assert autockpt.verify(model, batch, budget="lowest").exact
 
 
 @pytest.mark.parametrize("attends", [False, True], ids=["mlp", "attention"])
@@ -160,7 +160,7 @@ class DenseOf(nn.Module):
 def test_rows_whose_number_varies_train_on() -> None:
     """Larger batches are foretold with fake tensors, of which no jagged one can be made: training ended there."""
     found = []
-    for budget in (None, "min"):
+    for budget in (None, "lowest"):
         torch.manual_seed(0)
         model = Ragged(attends=False, blocks=2)
         if budget is not None:

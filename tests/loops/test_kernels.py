@@ -74,7 +74,7 @@ def test_beside_what_is_kept_the_budget_is_kept_too(name: str) -> None:
 @pytest.mark.parametrize("kind", KERNELS, ids=lambda kind: kind.name)
 def test_a_verification_is_exact_or_names_the_call(kind: Kind) -> None:
     model = built(kind).train()
-    autockpt.apply(model, "min")
+    autockpt.apply(model, "lowest")
     for batch in batches(4):
         model(batch).square().mean().backward()
     found = autockpt.verify(model, next(batches()))

@@ -55,11 +55,11 @@ def test_a_cached_function_makes_its_tensors_again() -> None:
     gc.unfreeze()  # what is frozen is not found
     plain = train(cached, None)
     cached.cache_clear()
-    planned = train(cached, "min")
+    planned = train(cached, "lowest")
     assert all(type(gradient) is Tensor for gradient in planned)
     assert all(map(torch.equal, plain, planned)) and len(plain) == len(planned)
 
 
 def test_a_tensor_without_values_that_somebody_kept_ends_training_with_an_error() -> None:
     with pytest.raises(autockpt.AutockptError, match="a fake recording made"):
-        train(cached_by_hand, "min")
+        train(cached_by_hand, "lowest")

@@ -254,7 +254,7 @@ def train(models: Mapping[str, nn.Module] | list[nn.Module], count: int = 4) -> 
 
 def test_what_was_given_comes_back_and_names_say_which_model() -> None:
     models = pair()
-    assert autockpt.apply(models, "min") is models
+    assert autockpt.apply(models, "lowest") is models
     train(models)
     plan = autockpt.plan_of(models)
     assert plan is not None
@@ -270,7 +270,7 @@ def test_what_was_given_comes_back_and_names_say_which_model() -> None:
 
 def test_a_list_names_models_by_their_numbers_and_pins_go_by_the_names() -> None:
     models = [*pair().values()]
-    autockpt.apply(models, "min", keep="0.*")
+    autockpt.apply(models, "lowest", keep="0.*")
     train(models)
     plan = autockpt.plan_of(models)
     assert plan is not None
@@ -279,7 +279,7 @@ def test_a_list_names_models_by_their_numbers_and_pins_go_by_the_names() -> None
 
 def test_a_plan_file_of_several_goes_on_several(tmp_path: Path) -> None:
     models, others = pair(), pair()
-    autockpt.apply(models, "min")
+    autockpt.apply(models, "lowest")
     train(models)
     plan = autockpt.plan_of(models)
     assert plan is not None and plan.segments
@@ -296,7 +296,7 @@ def test_a_plan_file_of_several_goes_on_several(tmp_path: Path) -> None:
 
 def test_one_of_several_is_not_removed_alone() -> None:
     models = pair()
-    autockpt.apply(models, "min")
+    autockpt.apply(models, "lowest")
     with pytest.raises(NotApplicable, match=r"together with .second..*remove"):
         autockpt.remove(models["first"])
     with pytest.raises(NotApplicable, match="together with"):
@@ -311,7 +311,7 @@ def test_applying_together_replaces_what_was_on_each() -> None:
     models = pair()
     for model in models.values():
         autockpt.apply(model, "1GB")
-    autockpt.apply(models, "min")
+    autockpt.apply(models, "lowest")
     train(models)
     assert autockpt.plan_of(models) is not None
     autockpt.remove(models)
@@ -327,7 +327,7 @@ def pickled(model: nn.Module) -> nn.Module:
 def test_a_copy_of_one_of_several_runs_plain(through: Callable[[nn.Module], nn.Module]) -> None:
     """An average of the weights needs no plan, and must not take the other models along."""
     models = pair()
-    autockpt.apply(models, "min")
+    autockpt.apply(models, "lowest")
     train(models)
     model = models["first"]
     average = through(model)
@@ -417,7 +417,7 @@ def test_a_part_of_a_model_that_is_held_to_a_budget_is_refused(part: str, togeth
     """It was accepted, and the training was told of hooks around its forward that were autockpt's own."""
     models = bodies()
     held_to = models if together else models["a"]
-    autockpt.apply(held_to, "min")
+    autockpt.apply(held_to, "lowest")
     if planned:
         train({name: models[name] for name in ("ab" if together else "a")})
         assert autockpt.plan_of(held_to) is not None

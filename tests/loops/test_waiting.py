@@ -342,6 +342,20 @@ def test_an_output_that_is_only_held_ends_with_its_step(stepping: bool) -> None:
     del metric
 
 
+def test_what_create_graph_has_made_waits_for_no_backward_once_an_optimizer_has_stepped() -> None:
+    """The loop only holds it then, and its next forward begins a step."""
+    torch.manual_seed(0)
+    model = autockpt.apply(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), "1GB")
+    optimizer, held = torch.optim.SGD(model.parameters(), lr=0.1), list[Any]()
+    for _ in range(4):
+        held.append(torch.autograd.grad(model(torch.randn(4, 8)).sum(), [*model.parameters()], create_graph=True))
+        for parameter, gradient in zip(model.parameters(), held[-1], strict=True):
+            parameter.grad = gradient.detach()
+        optimizer.step()
+    governor: Any = governor_of(model)
+    assert governor._state.number == 4
+
+
 def test_a_graph_that_is_held_into_the_next_step_counts_until_it_goes() -> None:
     """No backward comes to it. What it saved stood on top of the next step, in silence: 12.8 % over the budget."""
 
@@ -462,7 +476,7 @@ def test_a_profile_of_late_forwards_says_of_each_tick_what_runs(tmp_path: Path) 
     late = [call for call in profile.calls if start <= call.enter]
     assert [call.key for call in late if call.name in ("", "critic")] == ["#2", "critic#1"]
     assert all(call.exit <= stop and call.forward_seconds > 0 for call in late)
-    plan = autockpt.solve(profile, "min")
+    plan = autockpt.solve(profile, "lowest")
     timeline = plan.timeline(profile)
     assert timeline.peak_bytes == plan.peak_bytes
     phases = [phase for phase, _ in itertools.groupby(each.phase for each in timeline.steps)]

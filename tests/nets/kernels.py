@@ -1,7 +1,7 @@
 """Kinds of what kernels of other libraries do, in stand-ins that a CPU can run.
 
 They save on `ctx` what no hook sees, write through pointers what no version counts, and keep scales in objects, classes
-and globals. `docs/limits.md` says which library does which.
+and globals. `docs/kernels.md` says which library does which.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ WIDTH = 16
 BLOCKS = tuple(f"layers.{i}" for i in range(4))
 
 EVERY_WAY = ("given", "given, in one", "planned")
-"""A plan by hand with a segment for each block; one with a segment for all; the budget "min"."""
+"""A plan by hand with a segment for each block; one with a segment for all; the budget "lowest"."""
 
 
 class Block(nn.Module):
@@ -136,7 +136,7 @@ class Kind:
     Attributes:
         name: what is hidden.
         given: what becomes of it under a plan by hand that recomputes every block.
-        planned: what may become of it under the budget "min"; a plan may leave alone what is hidden.
+        planned: what may become of it under the budget "lowest"; a plan may leave alone what is hidden.
         block: makes a block of the model.
         network: makes the model from the block.
         step: forward and backward.

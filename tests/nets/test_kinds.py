@@ -86,7 +86,7 @@ def test_never_compares_nothing() -> None:
 def test_an_rrelu_as_a_function_that_draws_no_noise_trains() -> None:
     torch.manual_seed(0)
     model = Network(lambda: Within(lambda x: torch.nn.functional.rrelu(x, training=False))).train()
-    autockpt.apply(model, "min")
+    autockpt.apply(model, "lowest")
     for number in range(4):
         plain_step(model, number, False)
     assert autockpt.plan_of(model) is not None
@@ -95,6 +95,6 @@ def test_an_rrelu_as_a_function_that_draws_no_noise_trains() -> None:
 def test_the_first_step_with_an_rrelu_as_a_function_raises_in_place_of_wrong_gradients() -> None:
     torch.manual_seed(0)
     model = Network(lambda: Within(lambda x: torch.nn.functional.rrelu(x, training=True))).train()
-    autockpt.apply(model, "min")
+    autockpt.apply(model, "lowest")
     with pytest.raises(autockpt.NotApplicable, match="RReLU"):
         plain_step(model, 0, False)

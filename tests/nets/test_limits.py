@@ -1,4 +1,4 @@
-"""What no comparison sees is as docs/limits.md says, on the page's own examples."""
+"""What no comparison sees is as docs/replays.md says, on the page's own examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import autockpt
 
-PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "replays.md").read_text()
 STEPS, LATE = 6, 2
 
 Losses = list[list[Tensor]]
@@ -24,8 +24,8 @@ def examples() -> dict[str, Any]:
     section = PAGE.partition("## What no comparison sees")[2]
     block = re.search(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     assert block is not None
-    found: dict[str, Any] = {"__name__": "limits"}
-    exec(compile(block[1], "limits.md", "exec"), found)
+    found: dict[str, Any] = {"__name__": "replays"}
+    exec(compile(block[1], "replays.md", "exec"), found)
     return found
 
 

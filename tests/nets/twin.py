@@ -39,7 +39,7 @@ def _given(*segments: str | list[str]) -> Callable[[nn.Module], object]:
 
 
 def _planned(model: nn.Module) -> None:
-    autockpt.apply(model, "min", check="always")
+    autockpt.apply(model, "lowest", check="always")
 
 
 _PLANNED = Way(apply=_planned, rehearsed=5)  # recorded, timed, rehearsed; once more for a plan that refuses

@@ -121,7 +121,7 @@ def backwards(rank: int) -> dict[str, Any]:
 def chosen(rank: int) -> dict[str, Any]:
     """Ask for the lowest peak with parts and without, and for a budget in between."""
     plain = trained()["told"]
-    stays, parts = trained(budget="min", seconds=0.5), trained(budget="min", seconds=0.5, offload=FAST)
+    stays, parts = trained(budget="lowest", seconds=0.5), trained(budget="lowest", seconds=0.5, offload=FAST)
     budget = (parts["plan"].peak_bytes + stays["plan"].peak_bytes) // 2
     found = {"stays": stays, "parts": parts, "between": trained(budget=budget, seconds=0.5, offload=FAST)}
     for each in found.values():
@@ -146,7 +146,7 @@ def unlike(rank: int) -> dict[str, Any]:
 
 def diverging(rank: int, *, at: int) -> dict[str, Any]:
     """Have ranks draw other random numbers in one step, the first under a plan or a later one; then train on."""
-    model = autockpt.apply(model_of(), "min", offload=FAST, seconds=0.5)
+    model = autockpt.apply(model_of(), "lowest", offload=FAST, seconds=0.5)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     errors, parts, plan = [], [], None
     for number in range(at + 2):
@@ -162,7 +162,7 @@ def diverging(rank: int, *, at: int) -> dict[str, Any]:
 
 def not_alike(rank: int) -> dict[str, Any]:
     """Share sequences as well: then no rank has what another has."""
-    found = trained(budget="min", seconds=0.5, steps=3, offload="shard", shared=Shared(by="sp"))
+    found = trained(budget="lowest", seconds=0.5, steps=3, offload="shard", shared=Shared(by="sp"))
     noted = any("no boundary was seen to be the same" in note for plan in found["plans"] for note in plan.notes)
     same = found["told"] == trained(steps=3, shared=Shared(by="sp"))["told"]
     return {"same": same, "plan": found["plan"], "noted": noted}
@@ -290,7 +290,7 @@ def four(rank: int) -> dict[str, Any]:
     shared = Shared(by="fsdp over tp")
     plain = trained(shared=shared)["told"]
     found = {
-        "stays": trained(budget="min", seconds=0.5, shared=shared),
-        "parts": trained(budget="min", seconds=0.5, offload=FAST, shared=shared),
+        "stays": trained(budget="lowest", seconds=0.5, shared=shared),
+        "parts": trained(budget="lowest", seconds=0.5, offload=FAST, shared=shared),
     }
     return {**found, "same": all(each.pop("told") == plain for each in found.values())}

@@ -56,6 +56,40 @@ def test_a_rank_that_is_interrupted_in_any_round_of_a_plan_is_named(
     assert named == (4 if runs_collectives else 3)  # rounds of a plan
 
 
+class Answering(One):
+    """Two ranks, of which the other one says what is written down for it, round by round."""
+
+    members: Any = (0, 1)
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.plan = list(answers), None
+
+    def agree(self, value: Any, choose: Any, *, parting: bool = False) -> Any:
+        self.plan = value if "plan" in value else self.plan
+        answer = self.answers.pop(0)
+        return choose([value, self.plan if answer == "the same plan" else answer])
+
+
+def test_a_plan_that_one_of_two_ranks_cannot_take_is_taken_by_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their replays run collectives: the next rank makes one, which both take."""
+    made, adopted = (cast(Any, SimpleNamespace(plan=autockpt.Plan(segments=()), unfit="")) for _ in "12")
+    again = ["the same plan", "the same plan", {"does": True}]
+    ranks = Answering({"need": 1}, {}, {}, {"does": False}, *again)
+    asked = agreement.Agreement(cast(Any, None))
+    monkeypatch.setattr(asked, "_ranks", ranks)
+    asked.runs_collectives = True
+    assert asked.plan(2, lambda: made, lambda plan, unfit: adopted) is adopted
+    assert ranks.answers == []
+
+
+def test_what_any_rank_could_not_replay_is_planned_by_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = agreement.Agreement(cast(Any, None))
+    monkeypatch.setattr(asked, "_ranks", Answering())
+    first: dict[str, Any] = {"able": True, "asked": {}, "under": "one", "refused": {}}
+    assert asked._agreed([first, {**first, "refused": {"h#0": "draws"}}]) == "go on"
+    assert asked.refused == {"h#0": "draws"}
+
+
 @pytest.mark.parametrize("shared", BY, ids=lambda shared: shared.by)
 def test_where_a_step_cannot_begin_on_one_rank_none_keeps_a_plan_whose_replays_run_collectives(
     both: Both, shared: Shared

@@ -86,7 +86,7 @@ def test_where_another_plan_holds_the_budget_nothing_is_gathered_again(both: Bot
 @pytest.mark.sweep
 @pytest.mark.parametrize("given", [{"lengths": (64, 48)}, {"shared": Shared(by="fsdp", bf16=True)}], ids=str)
 def test_ranks_that_recompute_units_together_in_other_ways(both: Both, given: dict[str, Any]) -> None:
-    budget = both("over_units.planned", budget="min", **given)[0]["predicted"][-1] * 9 // 10
+    budget = both("over_units.planned", budget="lowest", **given)[0]["predicted"][-1] * 9 // 10
     found = both("over_units.planned", budget=budget, **given)
     for each in found:
         refuse_wrong(each, found[0], budget)

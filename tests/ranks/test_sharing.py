@@ -115,7 +115,7 @@ def test_a_process_by_itself_has_no_parts() -> None:
 def test_a_profile_that_no_ranks_compared_has_no_parts() -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
     profile = autockpt.profile(model, torch.zeros(64, 64))
-    plan = autockpt.solve(profile, "min", offload="shard")
+    plan = autockpt.solve(profile, "lowest", offload="shard")
     assert any("no boundary was seen to be the same" in note for note in plan.notes)
 
 

@@ -32,7 +32,7 @@ WIDTH = 16
 
 def lowest_share(profile: autockpt.Profile) -> float:
     """The lowest peak that any plan reaches, of the plain one."""
-    plan = autockpt.solve(profile, "min", solver="articulation")
+    plan = autockpt.solve(profile, "lowest", solver="articulation")
     return plan.peak_bytes / plan.plain_peak_bytes
 
 
@@ -54,7 +54,7 @@ def test_a_module_whose_first_call_differs_is_kept_and_trains_as_without_a_plan(
         x = torch.randn(64, WIDTH)
         if budget:
             given: dict[str, Any] = {} if lazily else {"inputs": x, "loss": lambda out: out.square().mean()}
-            autockpt.apply(model, budget="1GB" if lazily else "min", **given)
+            autockpt.apply(model, budget="1GB" if lazily else "lowest", **given)
         found = []
         for _ in range(6):
             model(x).square().mean().backward()
@@ -225,7 +225,7 @@ def test_plans_of_a_model_that_calls_itself_can_be_applied() -> None:
     """Plans had the inner calls of the root in them, which none can patch."""
     leaf, join = nn.Linear(WIDTH, WIDTH), nn.Linear(2 * WIDTH, WIDTH)
     model, x = Told(calls_itself, leaf=leaf, join=join), torch.randn(64, WIDTH)
-    plan = autockpt.solve(autockpt.profile(model, x, loss=torch.sum), "min")
+    plan = autockpt.solve(autockpt.profile(model, x, loss=torch.sum), "lowest")
     assert any("inside its own forward" in refusal.reason for refusal in plan.refused)
     autockpt.apply(model, plan=plan)
     model(x).sum().backward()
@@ -234,7 +234,7 @@ def test_plans_of_a_model_that_calls_itself_can_be_applied() -> None:
 def test_a_later_forward_of_a_loop_is_called_so() -> None:
     """It was said to be called inside the model's own forward."""
     model, batch = Told(lambda own, x: torch.tanh(own.leaf(x)), leaf=nn.Linear(WIDTH, WIDTH)), torch.randn(64, WIDTH)
-    autockpt.apply(model, "min")
+    autockpt.apply(model, "lowest")
     for _ in range(5):
         (model(batch).square().mean() + model(batch * 0.5).square().mean()).backward()
     plan: Any = autockpt.plan_of(model)

@@ -189,7 +189,7 @@ def test_parameters_of_one_storage_are_put_back_together() -> None:
 def test_a_parameter_that_forward_changes_is_put_back_at_another_batch_size_too() -> None:
     plain, planned = (follower(through_data=False) for _ in range(2))
     planned.load_state_dict(plain.state_dict())
-    autockpt.apply(planned, budget="min")
+    autockpt.apply(planned, budget="lowest")
     for model in (plain, planned):
         for rows in (8, 8, 8, 64, 64, 32):
             model.zero_grad()
@@ -259,7 +259,7 @@ def test_what_a_transform_calls_is_its_callers_own(transform: Any) -> None:
     names = {call.name for call in recorded.calls}
     assert "1" in names
     assert "1.linear" not in names
-    plan = autockpt.solve(recorded, "min")
+    plan = autockpt.solve(recorded, "lowest")
     assert plan.segments
     assert autockpt.verify(model, BATCH, loss=torch.sum, plan=plan).exact
 

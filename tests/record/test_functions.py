@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import autockpt
-from autockpt import Profile
+from autockpt import Plan, Profile, Segment
 from tests.doors import find_candidates, function_name, observer
 from tests.record.blocks import MODES, Units, block, zoo
 from tests.rows import daily
@@ -313,3 +313,24 @@ def test_a_buffer_that_one_function_alone_uses_is_its_own_affair(
     assert mutates == [shared] * times
     norms = [call for call in profile.calls if call.class_name == "BatchNorm1d"]
     assert all("norm.running_mean" in call.buffers for call in norms)
+
+
+def test_a_buffer_that_is_changed_after_a_call_is_one_that_its_replay_needs_as_it_was() -> None:
+    """A replay comes later than that, and read what was there by then."""
+
+    def moves(own: Told, x: torch.Tensor) -> Any:
+        y = own.shifts(x)
+        with torch.no_grad():
+            own.shifts.level.add_(1.0)
+        return torch.tanh(y)
+
+    def moved() -> nn.Module:
+        shifts = with_linear(lambda own, x: torch.tanh(own.linear(x) + own.level), level=torch.zeros(8))
+        return Told(moves, shifts=shifts)
+
+    model, batch = nn.Sequential(nn.Linear(8, 8), moved(), nn.Linear(8, 1)), torch.randn(64, 8)
+    profile = autockpt.profile(model, batch)
+    (call,) = (each for each in profile.calls if each.key == "1.shifts#0")
+    assert call.buffers == ("1.shifts.level",)
+    plan = Plan(segments=(Segment(calls=(call.key,), parent="1#0", buffers=call.buffers),))
+    assert autockpt.verify(model, batch, plan=plan).exact

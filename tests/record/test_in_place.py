@@ -77,7 +77,7 @@ def test_a_step_that_is_spilled_holds_no_more_than_a_deep_plan() -> None:
         case.model.zero_grad()
 
     plain_bytes = autockpt.measure(step, device="cpu").step_bytes
-    lowest = autockpt.solve(autockpt.profile(case.model, case.kwargs), "min")
+    lowest = autockpt.solve(autockpt.profile(case.model, case.kwargs), "lowest")
     autockpt.apply(case.model, "100GB")
     # A profiler runs, so that the step is spilled and cannot be recorded.
     spilled_bytes = autockpt.measure(step, device="cpu").step_bytes

@@ -30,7 +30,7 @@ def step(model: nn.Module) -> None:
 @pytest.mark.parametrize("inputs", [None, BATCH], ids=["in place", "inputs"])
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_step_with_a_cross_entropy_outside_stays_within_its_budget(inputs: Any, share: float) -> None:
-    lowest = autockpt.solve(autockpt.profile(logits(), BATCH), "min")
+    lowest = autockpt.solve(autockpt.profile(logits(), BATCH), "lowest")
     budget = int(lowest.peak_bytes + share * (lowest.plain_peak_bytes - lowest.peak_bytes))
     model = autockpt.apply(logits(), budget=budget, inputs=inputs)
     for _ in range(3):
@@ -44,13 +44,13 @@ def test_a_step_with_a_cross_entropy_outside_stays_within_its_budget(inputs: Any
 def test_the_peak_with_a_loss_that_was_not_told_is_that_with_a_cross_entropy() -> None:
     told = autockpt.profile(logits(), BATCH, loss=lambda out: nn.functional.cross_entropy(out, TARGET))
     untold = autockpt.profile(logits(), BATCH)
-    peaks = [autockpt.solve(each, "min").plain_peak_bytes for each in (told, untold)]
+    peaks = [autockpt.solve(each, "lowest").plain_peak_bytes for each in (told, untold)]
     assert peaks[1] == pytest.approx(peaks[0], rel=0.01)
 
 
 def test_a_plan_is_verified_with_gradients_of_the_outputs_and_made_for_a_loss_of_them() -> None:
     model = logits()
-    lowest = autockpt.solve(autockpt.profile(model, BATCH), "min")
+    lowest = autockpt.solve(autockpt.profile(model, BATCH), "lowest")
     assert autockpt.verify(model, BATCH, budget=lowest.peak_bytes).exact
     with pytest.raises(autockpt.Infeasible):
         autockpt.verify(model, BATCH, budget=int(0.9 * lowest.peak_bytes))

@@ -255,6 +255,8 @@ def test_an_optimizer_that_trains_more_counts_whole_and_several_add_up() -> None
     several = autockpt.profile(model, torch.randn(2, 4), optimizer=parts)
     assert several.static == alone.static
     assert several.optimizer == "Adam, before its first step; Adam, before its first step"
+    each = [autockpt.profile(model, torch.randn(2, 4), optimizer=part).optimizer_step_bytes for part in parts]
+    assert several.optimizer_step_bytes == max(each) < sum(each)  # they step one after the other
 
 
 class Wrapped(Optimizer):

@@ -83,7 +83,7 @@ def raises(own: Told, x: Tensor) -> Any:
 
 
 def levelled() -> nn.Module:
-    module: Any = with_linear(raises)
+    module = with_linear(raises)
     module.level = torch.zeros(WIDTH)  # an attribute like any other, and no buffer
     return module
 
@@ -134,7 +134,7 @@ def test_what_is_not_a_calls_own_to_change(middle: Callable[[], nn.Module], call
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), middle(), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 1))
     profile = autockpt.profile(model, BATCH)
     assert refused(profile)[call].startswith(reason)
-    plan = autockpt.solve(profile, "min")
+    plan = autockpt.solve(profile, "lowest")
     assert plan.segments and autockpt.verify(model, BATCH, plan=plan).exact
 
 
@@ -170,7 +170,7 @@ def test_attributes_that_forward_sets_are_as_forward_found_them(set_it: Callable
     """They refused every block of a new model, as in the routers of Switch transformers."""
     plain, planned = (nn.Sequential(*(attributed(set_it) for _ in range(3)), nn.Linear(WIDTH, 1)) for _ in range(2))
     planned.load_state_dict(plain.state_dict())
-    autockpt.apply(planned, budget="min")
+    autockpt.apply(planned, budget="lowest")
     assert steps(plain, summed, count=6).differences(steps(planned, summed, count=6)) == []
     plan = autockpt.plan_of(planned)
     assert plan is not None
@@ -187,7 +187,7 @@ def test_what_is_written_through_data_is_found_by_the_rehearsal(middle: Callable
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), middle(), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 1))
     planned = copy.deepcopy(plain)
-    autockpt.apply(planned, budget="min")
+    autockpt.apply(planned, budget="lowest")
     assert steps(plain, summed, count=6).differences(steps(planned, summed, count=6)) == []
     assert (plan := autockpt.plan_of(planned)) is not None and plan.segments
 
@@ -196,7 +196,7 @@ def test_an_embedding_that_is_renormalised_is_left_alone() -> None:
     torch.manual_seed(0)
     layers = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4))
     model, batch = nn.Sequential(nn.Embedding(16, WIDTH, max_norm=0.5), *layers), torch.arange(512) % 16
-    plan = autockpt.solve(autockpt.profile(model, batch), "min")
+    plan = autockpt.solve(autockpt.profile(model, batch), "lowest")
     assert plan.segments and not any("0#0" in segment.calls for segment in plan.segments)
     assert autockpt.verify(model, batch, plan=plan).exact
 

@@ -98,7 +98,7 @@ def check(
         told = (lambda model: None) if loss is None else loss
 
         def apply(model: nn.Module, inputs: Tensor | None = inputs, told: Any = told) -> None:
-            autockpt.apply(model, budget="min", inputs=inputs, loss=told(model))
+            autockpt.apply(model, budget="lowest", inputs=inputs, loss=told(model))
 
         found = trained(make, step, apply)
         assert all(map(torch.equal, found, expected))

@@ -30,7 +30,7 @@ def plain() -> nn.Module:
 
 
 def check_budget(model: nn.Module, loss: Callable[[Any], Tensor], inputs: Tensor | None) -> None:
-    lowest = autockpt.solve(autockpt.profile(model, BATCH, loss=loss), "min")
+    lowest = autockpt.solve(autockpt.profile(model, BATCH, loss=loss), "lowest")
     for budget in (lowest.peak_bytes, (lowest.peak_bytes + lowest.plain_peak_bytes) // 2):
         autockpt.apply(model, budget=budget, inputs=inputs, loss=loss)
 

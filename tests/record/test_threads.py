@@ -72,7 +72,7 @@ def assert_torch_is_as_it_was() -> None:
 def test_two_models_are_planned_in_two_threads() -> None:
     """Who finds that the other records spills its step, and is recorded later."""
     for _ in range(3):
-        models = [autockpt.apply(stack(), budget="min") for _ in range(2)]
+        models = [autockpt.apply(stack(), budget="lowest") for _ in range(2)]
 
         def train(model: nn.Module) -> None:
             while autockpt.plan_of(model) is None:
@@ -101,9 +101,9 @@ class Between(nn.Module):
 
 @pytest.mark.parametrize("in_backward", [False, True])
 def test_a_model_that_takes_a_step_while_another_is_recorded_is_planned_later(in_backward: bool) -> None:
-    other = autockpt.apply(stack(), budget="min")
+    other = autockpt.apply(stack(), budget="lowest")
     between = Between(lambda: in_threads(lambda: steps(other, 1)), in_backward=in_backward)
-    model = autockpt.apply(nn.Sequential(stack(), between, stack()), budget="min")
+    model = autockpt.apply(nn.Sequential(stack(), between, stack()), budget="lowest")
     steps(model, 6)
     assert not between.work
     assert autockpt.plan_of(model) is not None and autockpt.plan_of(other) is None
@@ -139,7 +139,7 @@ def test_other_threads_train_while_one_records() -> None:
 
 
 def test_a_profiler_in_another_thread_puts_the_plan_off(caplog: pytest.LogCaptureFixture) -> None:
-    model = autockpt.apply(stack(), budget="min")
+    model = autockpt.apply(stack(), budget="lowest")
     with torch.profiler.profile():
         in_threads(lambda: step(model))
         assert autockpt.plan_of(model) is None
@@ -149,11 +149,11 @@ def test_a_profiler_in_another_thread_puts_the_plan_off(caplog: pytest.LogCaptur
 
 
 def test_a_thread_that_ends_in_the_midst_of_a_recording_leaves_nothing_on() -> None:
-    model = autockpt.apply(stack(), budget="min")
+    model = autockpt.apply(stack(), budget="lowest")
     in_threads(lambda: steps(model, 1))
     steps(model)
     assert autockpt.plan_of(model) is not None
-    model = autockpt.apply(stack(), budget="min")
+    model = autockpt.apply(stack(), budget="lowest")
     in_threads(lambda: steps(model, 1))
     autockpt.measure(lambda: step(stack()), device="cpu")
     assert_torch_is_as_it_was()
@@ -162,7 +162,7 @@ def test_a_thread_that_ends_in_the_midst_of_a_recording_leaves_nothing_on() -> N
 def test_another_thread_may_call_the_model_that_is_being_recorded() -> None:
     model, twin = stack(), stack()
     twin.load_state_dict(model.state_dict())
-    autockpt.apply(model, budget="min")
+    autockpt.apply(model, budget="lowest")
     loss = model(BATCH).square().mean()
     found: list[torch.Tensor] = []
     in_threads(lambda: found.append(model(BATCH).square().mean()))
@@ -198,7 +198,7 @@ def test_no_step_that_begins_looks_at_tensors_that_another_thread_may_be_ending(
     """One that is found while torch ends it is ended twice: in one of some hundred steps the process died."""
     caplog.set_level("INFO", "autockpt")
     found = threading.Event()
-    model = autockpt.apply(stack(), budget="min")
+    model = autockpt.apply(stack(), budget="lowest")
 
     def train() -> None:
         steps(model, 2)

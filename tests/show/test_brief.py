@@ -83,7 +83,8 @@ def test_the_verdict_comes_first() -> None:
     fits = brief_plan(solve(profile, "1GiB"), profile, then="nothing").text(80)
     assert fits.startswith("Fits 1GiB already: the plain step peaks at ") and "nothing is recomputed" in fits
     assert "Next:" not in fits and "Recomputed" not in fits
-    assert "the lowest that can be reached" in brief_plan(solve(profile, "min"), profile).text(80)
+    assert "the lowest at one level" in brief_plan(solve(profile, "min"), profile).text(80)
+    assert "the lowest that can be reached" in brief_plan(solve(profile, "lowest"), profile).text(80)
     assert "the lowest within 0.05 of" in brief_plan(solve(profile, max_overhead=0.05), profile).text(80)
     assert brief_plan(Plan.of(["h.0"])).text(80).startswith("A plan that was written by hand")
 
@@ -104,3 +105,15 @@ def test_a_frontier_shows_a_few_of_its_rows() -> None:
     lines = brief_frontier(found, then="autockpt explain it").text(80).splitlines()
     assert len(lines) <= 15
     assert lines[0].startswith("Chain: ")
+
+
+def test_what_print_shows_is_the_short_page() -> None:
+    """It was the repr of a dataclass, with every segment of the plan in it."""
+    profile = chain_profile()
+    plan, found = solve(profile, "80MiB"), frontier(profile, points=4, seconds=1)
+    for each, first in ((plan, "Fits 80MiB: peak "), (profile, "Chain: plain peak "), (found, "Chain: ")):
+        text = str(each)
+        assert text.startswith(first) and text.splitlines()[-1].startswith(".explain() shows ")
+        assert "-v" not in text and not text.endswith("\n") and len(text.splitlines()) <= 15
+        assert each.explain() != text and repr(each) != text
+    assert str(Plan.of(["h.0"])).startswith("A plan that was written by hand")

@@ -124,7 +124,7 @@ def test_a_model_that_trains_in_eval_mode_under_a_plan_is_told_of_no_missing_one
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, batch = stack().eval(), torch.randn(64, 16)
-    autockpt.apply(model, "min", inputs=batch, loss=lambda outputs: outputs.square().mean())
+    autockpt.apply(model, "lowest", inputs=batch, loss=lambda outputs: outputs.square().mean())
     caplog.clear()
     with watching_replays(model) as replayed:
         for _ in range(2):
@@ -151,7 +151,7 @@ def test_where_a_plan_is_on_no_step_is_said_to_run_without(
     """What is compiled whole after `apply` runs under the plan; training in eval mode gets one of its own."""
     model, batch = stack(), torch.randn(64, 16)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    autockpt.apply(model, "min", loss=torch.sum, inputs=batch if at_once else None)
+    autockpt.apply(model, "lowest", loss=torch.sum, inputs=batch if at_once else None)
 
     def step(model: Any) -> None:
         model(batch).sum().backward()

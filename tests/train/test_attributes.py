@@ -125,7 +125,7 @@ def test_what_a_forward_finds_at_an_attribute_is_counted_or_not_held(build: Call
     trained(build, None)  # what is done once is done
     plain = trained(build, None)
     kept = sum(each.nbytes for each in plain.weights)
-    lowest = trained(build, "min")
+    lowest = trained(build, "lowest")
     assert lowest.plan is not None
     assert lowest.plan.segments
     assert_exact(lowest, plain)
@@ -134,7 +134,7 @@ def test_what_a_forward_finds_at_an_attribute_is_counted_or_not_held(build: Call
 
 def test_a_forward_that_reads_after_all_what_no_step_read_has_it_held() -> None:
     """In the recorded step forward overwrote it unread, so nothing held it; in a later step forward reads it first."""
-    plain, found = (trained(lambda: block(read_sometimes), budget) for budget in (None, "min"))
+    plain, found = (trained(lambda: block(read_sometimes), budget) for budget in (None, "lowest"))
     assert found.plan is not None
     assert any(segment.unread for segment in found.plan.segments)
     assert_exact(found, plain)
@@ -165,7 +165,7 @@ def test_a_loop_may_let_go_of_an_attribute_before_backward() -> None:
             loss.backward()
         return [each.grad for each in model.parameters()]
 
-    for one, other in zip(gradients(None), gradients("min"), strict=True):
+    for one, other in zip(gradients(None), gradients("lowest"), strict=True):
         assert one is not None and other is not None
         assert torch.equal(one, other)
 
@@ -173,7 +173,7 @@ def test_a_loop_may_let_go_of_an_attribute_before_backward() -> None:
 def test_nothing_of_ours_stays_on_a_tensor_that_forward_found() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(block(plainly) for _ in range(6)))
-    autockpt.apply(model, "min")
+    autockpt.apply(model, "lowest")
     found: list[Tensor] = []
     for _ in range(STEPS):
         found += [each.left for each in model.children() if isinstance(each.left, Tensor)]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from autockpt import Plan
+from autockpt import Plan, Profile, Segment
 from tests.doors import (
     Batch,
     BatchKind,
@@ -20,8 +20,10 @@ from tests.doors import (
     Ready,
     StepBegins,
     StepState,
+    holds_kind,
     step_begins,
 )
+from tests.handmade import chain_profile
 
 
 def batch(rows: int) -> Batch:
@@ -110,3 +112,20 @@ def test_what_is_known_is_never_changed_in_place() -> None:
     assert PLANNED.following(batch(8), 0, ()) is PLANNED  # nothing was made before it
     assert PLANNED.following(batch(8), 0, (64,)).known[0].before_bytes == 64
     assert KNOWN.before_bytes == 0
+
+
+def test_a_plan_for_another_kind_of_step_suits_one_that_has_its_segments_whole_or_not_at_all() -> None:
+    """Of a segment that a step has in part, the rest would never come, and its frame would stay open for it."""
+    profile, asked = chain_profile(), list[tuple[str, ...]]()
+    first, second = profile.calls[1].key, "elsewhere#0"
+
+    def restated(plan: Plan, _: Profile) -> Plan | None:
+        asked.append(tuple(call for segment in plan.segments for call in segment.calls))
+        return plan
+
+    def suits(*segments: tuple[str, ...]) -> bool:
+        return holds_kind(Plan(segments=tuple(Segment(calls=calls) for calls in segments)), profile, restated)
+
+    assert suits((first,), (second,)) and asked == [(first,)]  # what is elsewhere alone is no matter
+    assert not suits((first, second))
+    assert not holds_kind(Plan(segments=(Segment(calls=(first,)),)), profile, lambda plan, _: None)

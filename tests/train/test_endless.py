@@ -17,7 +17,7 @@ from tests.doors import governor_of
 from tests.loops.models import Network
 
 BATCH = torch.randn(256, 32, generator=torch.Generator().manual_seed(0))
-BUDGET = "min"
+BUDGET = "lowest"
 
 
 class Yields(Network):

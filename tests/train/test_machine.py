@@ -176,6 +176,14 @@ def test_what_is_recorded_is_known_and_drops_plans_only_if_it_was_looked_for() -
     assert step_ends(replace(PLANNED, unknown=True), RECORDED)[0].history.ready == (PLAN,)  # as much was known
 
 
+@pytest.mark.parametrize("more", [{"nodes": 2}, {"backwards": 2}, {"keeping": 1}], ids=str)
+def test_a_recording_replaces_one_of_its_kind_that_did_less(more: dict[str, int]) -> None:
+    longer, before = replace(KNOWN, **cast(Any, more)), History(known=(KNOWN,))
+    assert before.learning(KNOWN) is before
+    after = before.learning(longer)
+    assert after.known == (longer,) and after.learning(KNOWN) is after
+
+
 def test_a_step_with_more_forwards_than_planned_is_looked_for_once_and_then_when_it_is_due() -> None:
     """The next step is recorded; if that is not it, one that comes at the same interval again."""
     first = step_grows(replace(PLANNED, number=5))

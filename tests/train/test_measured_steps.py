@@ -36,7 +36,7 @@ def loop(model: nn.Module, kept_bytes: int = KEPT_BYTES) -> Callable[[], None]:
 
 
 def test_steps_that_are_measured_from_the_first_on_are_recorded_and_planned(caplog: pytest.LogCaptureFixture) -> None:
-    plain, (measured, alone) = stack(), (autockpt.apply(stack(), "min") for _ in range(2))
+    plain, (measured, alone) = stack(), (autockpt.apply(stack(), "lowest") for _ in range(2))
     step, other, plainly = (loop(each, 0) for each in (measured, alone, plain))
     for _ in range(5):
         autockpt.measure(step)

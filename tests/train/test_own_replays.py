@@ -98,7 +98,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_plan_beside_them_says_so(reentrant: bool, caplog: pytest.LogCaptureFixture) -> None:
     """It said that nothing is recomputed, at an overhead of 0.0 %, while every block ran twice."""
     caplog.set_level("INFO", "autockpt")
-    held = trained(tower(reentrant=reentrant), "min")
+    held = trained(tower(reentrant=reentrant), "lowest")
     (said,) = warned(caplog)
     assert said.startswith("the model recomputes blocks.0 … blocks.3 (4 modules) itself, with torch.utils.checkpoint ")
     assert "in the forward of the model. " in said and "set grad_checkpointing = False on the model" in said
@@ -111,7 +111,7 @@ def test_a_plan_beside_them_says_so(reentrant: bool, caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_budget_that_would_hold_without_them_is_refused_with_the_way_out(reentrant: bool) -> None:
     on, off = tower(reentrant=reentrant), Tower()
-    lowest = autockpt.plan_of(trained(off, "min")).peak_bytes  # type: ignore[union-attr]
+    lowest = autockpt.plan_of(trained(off, "lowest")).peak_bytes  # type: ignore[union-attr]
     with pytest.raises(autockpt.Infeasible) as refused:
         trained(on, f"{lowest} B")
     first, second, *_ = str(refused.value).splitlines()
@@ -122,7 +122,7 @@ def test_a_budget_that_would_hold_without_them_is_refused_with_the_way_out(reent
 
 
 def test_nothing_is_said_of_a_model_that_does_not(caplog: pytest.LogCaptureFixture) -> None:
-    plan: Any = autockpt.plan_of(trained(Tower(), "min"))
+    plan: Any = autockpt.plan_of(trained(Tower(), "lowest"))
     assert plan.own_replays is None and not warned(caplog)
 
 
@@ -132,7 +132,7 @@ def test_profile_says_it_and_so_do_the_files(tmp_path: Any, caplog: pytest.LogCa
     fake = autockpt.profile(tower(reentrant=True), BATCH, mode="fake")
     assert fake.own_replays == profile.own_replays
     profile.save(tmp_path / "profile.json")
-    plan = autockpt.solve(autockpt.Profile.load(tmp_path / "profile.json"), "min")
+    plan = autockpt.solve(autockpt.Profile.load(tmp_path / "profile.json"), "lowest")
     assert plan.own_replays == profile.own_replays
     autockpt.profile(Tower(), BATCH).save(tmp_path / "plain.json")
     assert "own_replays" not in (tmp_path / "plain.json").read_text()  # older versions read it
@@ -140,7 +140,7 @@ def test_profile_says_it_and_so_do_the_files(tmp_path: Any, caplog: pytest.LogCa
 
 def test_functions_alone_are_said_by_the_forward_that_gives_them(caplog: pytest.LogCaptureFixture) -> None:
     """There is no attribute that switches it off, so the call itself is named."""
-    trained(Tower(inside=True), "min")
+    trained(Tower(inside=True), "lowest")
     (said,) = warned(caplog)
     assert "recomputes part of blocks.0 … blocks.3 (4 modules) itself" in said
     assert "take the call out." in said
@@ -148,7 +148,7 @@ def test_functions_alone_are_said_by_the_forward_that_gives_them(caplog: pytest.
 
 @pytest.mark.parametrize(("config", "switch"), [(Config(), "config.use_checkpoint"), ({"ckpt": True}, "config.ckpt")])
 def test_a_switch_on_a_configuration_is_found(config: object, switch: str, caplog: pytest.LogCaptureFixture) -> None:
-    trained(Configured(config), "min")
+    trained(Configured(config), "lowest")
     (said,) = warned(caplog)
     assert "in the forward of tower. " in said and f"set {switch} = False on tower, where it is True" in said
 
@@ -162,19 +162,19 @@ def test_functions_under_recompute_are_named_and_are_no_warning(caplog: pytest.L
             return super().forward(hidden)
 
     asking = nn.Sequential(Asks(), nn.Linear(WIDTH, WIDTH), Asks())
-    plan: Any = autockpt.plan_of(trained(asking, "min"))
+    plan: Any = autockpt.plan_of(trained(asking, "lowest"))
     assert plan.own_replays.startswith("the model recomputes ") and "Asks.forward itself" in plan.own_replays
     assert "with autockpt.recompute in the forward of 0 and 2. " in plan.own_replays and not caplog.messages
     autockpt.remove(asking)
     profile = autockpt.profile(asking, BATCH)
     assert profile.own_replays == plan.own_replays and plan.own_replays in profile.notes
-    both: Any = autockpt.plan_of(trained(nn.Sequential(asking, *tower().blocks, Mlp(inside=True)), "min"))
+    both: Any = autockpt.plan_of(trained(nn.Sequential(asking, *tower().blocks, Mlp(inside=True)), "lowest"))
     assert "Asks.forward itself" in both.own_replays and SAID in both.own_replays and len(warned(caplog)) == 1
 
 
 def test_a_planned_model_under_recompute_is_told(caplog: pytest.LogCaptureFixture) -> None:
     model = Tower()
-    autockpt.apply(model, "min")
+    autockpt.apply(model, "lowest")
     for _ in range(3):
         autockpt.recompute(model)(BATCH).square().mean().backward()
     assert any("trains under autockpt.recompute, which recomputes all of it" in each for each in caplog.messages)

@@ -102,7 +102,7 @@ def sharded_parameters(rank: int) -> None:
     refused(lambda: autockpt.apply(units, plan=segments), "covers 2 units that are sharded")
     autockpt.apply(model, plan=autockpt.Plan.of(["0", "1"]))
     train(model, rank, 2)
-    given = autockpt.apply(blocks(), "min", inputs=batch(rank), solver="articulation")
+    given = autockpt.apply(blocks(), "lowest", inputs=batch(rank), solver="articulation")
     assert any(len(segment.calls) > 1 for segment in autockpt.plan_of(given).segments)  # type: ignore[union-attr]
     train(sharded(given), rank)  # another kind of step, which is recorded and planned anew
     assert all(len(segment.calls) == 1 for segment in autockpt.plan_of(given).segments)  # type: ignore[union-attr]

@@ -304,7 +304,7 @@ def test_a_wrapper_may_call_the_model_otherwise() -> None:
 @pytest.mark.parametrize("given", [None, BATCH], ids=["planned in step 3", "planned before"])
 def test_a_wrapper_that_says_what_it_wraps_does_not_hide_the_plan(given: Tensor | None) -> None:
     # The lowest peak: what a plain step in half precision holds differs between processors, by BUDGET's last per cent.
-    model = autockpt.apply(stack(), "min", inputs=given)
+    model = autockpt.apply(stack(), "lowest", inputs=given)
     planned: Callable[..., Any] = model.forward
     # accelerate's mixed precision goes over the forward in this way
     model.__dict__["forward"] = functools.wraps(planned)(torch.autocast("cpu", torch.bfloat16)(planned))

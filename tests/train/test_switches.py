@@ -53,12 +53,12 @@ def test_profile_records_without_it_and_says_so(caplog: pytest.LogCaptureFixture
 
 def test_a_plan_from_inputs_is_held_without_it(caplog: pytest.LogCaptureFixture) -> None:
     plain = trained(model(checkpointing=False))
-    held = autockpt.apply(model(use_cache=True), "min", inputs=BATCH)
+    held = autockpt.apply(model(use_cache=True), "lowest", inputs=BATCH)
     assert not held.is_gradient_checkpointing and held.config.use_cache is False
     assert autockpt.plan_of(held).segments  # type: ignore[union-attr]
     assert all(map(torch.equal, plain, trained(held)))
     assert said(caplog, "gradient_checkpointing is on") >= 1
-    autockpt.apply(held, "min", inputs=BATCH)  # replaces the plan, and who held it
+    autockpt.apply(held, "lowest", inputs=BATCH)  # replaces the plan, and who held it
     assert not held.is_gradient_checkpointing
     assert autockpt.verify(held, BATCH).exact
     autockpt.profile(held, BATCH)
@@ -77,7 +77,7 @@ def test_the_switch_by_its_newer_name_and_on_every_second_layer() -> None:
     made.activation_checkpointing_enable(every_n_layers=2)
     on = [block.gradient_checkpointing for block in made.transformer.h]
     assert sorted(on) == [False, False, True, True]
-    held = autockpt.apply(made, "min", inputs=BATCH)
+    held = autockpt.apply(made, "lowest", inputs=BATCH)
     assert not any(block.gradient_checkpointing for block in held.transformer.h)
     assert [block.gradient_checkpointing for block in autockpt.remove(held).transformer.h] == on
 

@@ -43,7 +43,7 @@ def listeners() -> int:
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 4], ids=["before a step", "recorded", "timed", "planned"])
 def test_a_budget_is_taken_off_behind_a_wrapper(steps: int) -> None:
-    before, plain, model = listeners(), stack(), autockpt.apply(stack(), "min")
+    before, plain, model = listeners(), stack(), autockpt.apply(stack(), "lowest")
     wrap(plain)
     wrap(model)
     wrapper = model.__dict__["forward"]
@@ -75,7 +75,7 @@ def test_a_plan_is_taken_off_behind_a_wrapper(plan: Plan) -> None:
 
 
 def test_a_report_behind_a_wrapper_is_that_of_the_budget() -> None:
-    model = autockpt.apply(stack(), "min")
+    model = autockpt.apply(stack(), "lowest")
     wrap(model)
     assert autockpt.report(model).plan is None
     train(model, 5)
@@ -93,7 +93,7 @@ def test_a_larger_batch_is_planned_where_parts_were_wrapped_since() -> None:
             model(torch.cat([BATCH, BATCH]) if step > 4 else BATCH).float().square().mean().backward()
         return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
-    plain, model = stack(), autockpt.apply(stack(), "min")
+    plain, model = stack(), autockpt.apply(stack(), "lowest")
     assert all(map(torch.equal, loop(plain), loop(model)))
     report = autockpt.report(model)
     assert len(report.plans) == 2, report.plans

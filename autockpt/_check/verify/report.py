@@ -152,6 +152,3 @@ class Verification(
             if each.largest_difference and noise.get(each.key)
         ]
         return max(ratios, default=None)
-
-    def __str__(self) -> str:
-        return self.explain()

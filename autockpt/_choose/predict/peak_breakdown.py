@@ -148,7 +148,7 @@ def advise(
     in_unit = functools.partial(format_like, amount=asked)
     minimum, budget = parts.peak_bytes, in_unit(budget_bytes)
     missing = minimum - budget_bytes
-    lines = [f"Ask for at least {minimum:,} bytes, or for 'min': the error carries a plan with that peak."]
+    lines = [f"Ask for at least {minimum:,} bytes, or for 'lowest': the error carries a plan with that peak."]
     if parts.parameter_bytes > budget_bytes:
         alone = f"The parameters alone, {in_unit(parts.parameter_bytes)}, are above the budget of {budget}"
         return [*lines, f"{alone}: only fewer or narrower ones would fit."]

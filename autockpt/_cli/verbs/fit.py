@@ -77,6 +77,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 )
 @options.optimizer
 @options.offload
+@options.verbose
 @rank_options
 def fit(
     source: str,
@@ -84,6 +85,7 @@ def fit(
     sizes: list[int],
     optimizer: str | None,
     offload: str | None,
+    verbose: bool,
     ranks: int | None,
     shard: Any,
 ) -> Result:
@@ -93,11 +95,11 @@ def fit(
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
     file.py:function. A step of the function's model is recorded without running it; torch is imported only for that.
-    All figures are predicted. What the switches of other libraries would do is shown beside our plan. With --ranks the
+    All figures are predicted. -v shows what the switches of other libraries would do, beside our plan. With --ranks the
     figures are those of each of so many ranks, and the batch is that of one; one process is enough to ask.
     """
     from ..._fit.fit import find_fits
-    from ..._show.explain.fit import fit_page
+    from ..._show.explain.fit import brief_fit, fit_page
 
     asked = among(ranks, shard)
     options.refuse_unclear(offload=offload)
@@ -114,7 +116,7 @@ def fit(
         raise Misuse(f"{source} does not say how many samples its batch has; record it again by autockpt profile")
     with working() as tell:
         found = find_fits(profile, gpus, sizes=sizes, recorded=recorded, offload=offload, tell=tell)
-    page = fit_page(found, shlex.quote(source))
+    page = (fit_page if verbose else brief_fit)(found, shlex.quote(source))
     return Result(page.document, page.brief, "" if found.fits else f"nothing fits {', '.join(gpus)}")
 
 

@@ -26,7 +26,9 @@ from ..verb import Result, verb
     type=options.FilePath(),
     help="The plan to check: a file of `autockpt solve`, or - for stdin.",
 )
-@click.option("--budget", help="Check the plan that is chosen for this budget: 8GiB, 80%, min, or a number of bytes.")
+@click.option(
+    "--budget", help="Check the plan that is chosen for this budget: 8GiB, 80%, min, lowest, or a number of bytes."
+)
 @options.overhead
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps, one after the other.")
 @solving.solver

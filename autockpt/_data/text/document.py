@@ -13,11 +13,19 @@ class Document:
 
     Attributes:
         PAGE: the function in `_show` that makes the page, as ``explain.plan.plan_page``.
+        BRIEF: the one that makes the short page, where there is one.
     """
 
     __slots__ = ()
 
     PAGE: ClassVar[str]
+    BRIEF: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        """Return the short page, or the page where there is no shorter one."""
+        page = self._shown(self.BRIEF, by=".explain()") if self.BRIEF else self._page()
+        text: str = page.text()
+        return text.rstrip("\n")
 
     def explain(self) -> str:
         """Return what it says as text, for people."""
@@ -28,10 +36,10 @@ class Document:
         """Return the page of this document, as a `Page` of `_show`."""
         return self._shown(self.PAGE, *given)
 
-    def _shown(self, function: str, *given: object) -> Any:
+    def _shown(self, function: str, *given: object, **options: object) -> Any:
         """Return what `function` in `_show` makes of this document."""
         module, _, name = function.rpartition(".")
-        return getattr(importlib.import_module(f"..._show.{module}", __package__), name)(self, *given)
+        return getattr(importlib.import_module(f"..._show.{module}", __package__), name)(self, *given, **options)
 
     def _drawn(self, function: str, *given: object) -> Any:
         """Return the figure that `function` in `_show/pictures` draws of this document."""

@@ -1,6 +1,7 @@
 """What autockpt says by itself on a terminal, where nobody has configured logging. No torch.
 
-nobody has configured logging    on a terminal: what `say` is given, and warnings; elsewhere warnings only
+nobody has configured logging    on a terminal: what `say` is given, and warnings; elsewhere warnings, and what has to
+                                 be said once: that there is a plan
 somebody has                     nothing of this: all goes to the logger ``autockpt``, and from there wherever they want
 AUTOCKPT_VERBOSITY               error, warning, info or debug: the least that is shown, also where there is no terminal
 """
@@ -34,10 +35,10 @@ class Terminal(logging.Handler):
         if not _configured(self):
             self._write(record.getMessage())
 
-    def tell(self, text: str) -> None:
-        """Write what goes on, on a terminal; one process of several does."""
+    def tell(self, text: str, *, everywhere: bool) -> None:
+        """Write what goes on, on a terminal or `everywhere`; one process of several does."""
         quiet = self._asked is not None or os.environ.get("RANK", "0") != "0" or _configured(self)
-        if not quiet and sys.stderr is not None and sys.stderr.isatty():
+        if not quiet and sys.stderr is not None and (everywhere or sys.stderr.isatty()):
             self._write(text)
 
     def _write(self, text: str) -> None:
@@ -58,12 +59,12 @@ def install() -> None:
             _log.warning("%s=%.40s says nothing: it can be %s", VARIABLE, word, ", ".join(LEVELS))
 
 
-def say(text: str) -> None:
-    """Log what goes on, at level INFO, and say it on a terminal."""
+def say(text: str, *, everywhere: bool = False) -> None:
+    """Log what goes on, at level INFO, and say it on a terminal; or `everywhere`, as in a file or a notebook."""
     _log.info("%s", text)
     terminal = _terminal()
     if terminal is not None and not _log.isEnabledFor(logging.INFO):
-        terminal.tell(text)
+        terminal.tell(text, everywhere=everywhere)
 
 
 def _terminal() -> Terminal | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -13,14 +13,14 @@ from ..._choose.predict.timeline import predict_timeline
 from ..._data.frontier import Frontier
 from ..._data.hardware.paces import host_mode
 from ..._data.hardware.rooflines import is_host_bound
-from ..._data.plan import Plan
+from ..._data.plan import Plan, levels_of
 from ..._data.profile import Profile
 from ..._train.messages.words import in_words, phrase
 from ...solvers import simulate
 from ...solvers.units import format_bytes, format_like, format_seconds
 from ..page import BRIEF, Page, PageTable, counted, filled
 from .chart import timeline_chart
-from .common import budget_of, pace, rate, shared_by
+from .common import budget_of, first_within, pace, rate, shared_by
 from .tree import SMALL, saved_inside, walk
 
 MOST_LINES, MOST_ROWS = 15, 5
@@ -29,11 +29,18 @@ MOST_PLANS = 7
 ROOM = 52  # columns for words beside figures
 RECOMPUTED = "Recomputed: "
 HOST_BOUND = "How much slower is not known: the host takes longer to launch the step than its kernels run"
-MORE = "-v shows each call, memory over the step, and notes"
+MORE = "shows each call, memory over the step, and notes"
+FLAG = "-v"
 
 
 def brief_plan(
-    plan: Plan, profile: Profile | None = None, *, then: str = "", also: str = "", drawn: bool = False
+    plan: Plan,
+    profile: Profile | None = None,
+    *,
+    then: str = "",
+    also: str = "",
+    drawn: bool = False,
+    by: str = FLAG,
 ) -> Page:
     """Lay out the verdict, peak and seconds beside those of the plain step, what is recomputed, and what to do next.
 
@@ -43,11 +50,13 @@ def brief_plan(
         then: a line that says what to do next.
         also: a few words that say what else can be asked for.
         drawn: whether to draw the memory over the step instead of peak and seconds; needs the profile.
+        by: what shows the whole page.
     """
     if profile is not None:
         plan = _with_figures(plan, profile)
-    refused = f"{counted(len(plan.refused), 'call')} cannot run again and are kept: -v says which and why"
-    last = [f"Next: {then}" if then and plan.segments else "", refused if plan.refused else "", _more(MORE, also)]
+    refused = f"{counted(len(plan.refused), 'call')} cannot run again and are kept: {by} says which and why"
+    more = _more(f"{by} {MORE}", also)
+    last = [f"Next: {then}" if then and plan.segments else "", refused if plan.refused else "", more]
     title, figures = f"{_verdict(plan, profile)}\n{_step(plan.model, profile, plan.profile_mode)}", list(_figures(plan))
     if drawn and profile is not None:
         return _drawn(plan, profile, title, last)
@@ -69,17 +78,10 @@ def _drawn(plan: Plan, profile: Profile, title: str, last: Sequence[str]) -> Pag
         chart = functools.partial(timeline_chart, timeline, asked=budget_of(plan), rows=rows)
         return Page(title=title, blocks=[chart, "\n".join(filter(None, lines))])
 
-    below = (([said, *last], LEAST_ROWS), (last, LEAST_ROWS), (last[-1:], 2))
-    return _first_that_fits(page(lines, rows) for lines, least in below for rows in range(MOST_ROWS, least - 1, -1))
-
-
-def _first_that_fits(pages: Iterable[Page]) -> Page:
-    """Return the first page that has at most `MOST_LINES` lines, or else the last page."""
-    page = Page(blocks=[])
-    for page in pages:
-        if page.text(BRIEF).count("\n") <= MOST_LINES:
-            break
-    return page
+    least = list(filter(None, last))[:1]  # what to do next, where there is something
+    below = (([said, *last], LEAST_ROWS), (last, LEAST_ROWS), (least, 2))
+    every = (page(lines, rows) for lines, least in below for rows in range(MOST_ROWS, least - 1, -1))
+    return first_within(every, MOST_LINES)
 
 
 def _with_figures(plan: Plan, profile: Profile) -> Plan:
@@ -102,24 +104,25 @@ def _with_figures(plan: Plan, profile: Profile) -> Plan:
     )
 
 
-def brief_profile(profile: Profile, *, then: str = "", also: str = "") -> Page:
+def brief_profile(profile: Profile, *, then: str = "", also: str = "", by: str = FLAG) -> Page:
     """Lay out where the memory of a plain step goes: what is allocated at its peak, and the modules that save most.
 
     Args:
         profile: the profile of the step.
         then: a line that says what to do next.
         also: a few words that say what else can be asked for.
+        by: what shows the whole page.
     """
     parts = peak_parts(find_planned(profile, Plan()), ())
     seconds = f", {format_seconds(profile.plain_seconds)} a step" if profile.plain_seconds else ""
     peak = format_bytes(profile.plain_peak_bytes)
     title = f"{profile.model}: plain peak {peak}{seconds}\n{_step('', profile, profile.mode)}"
-    last = "\n".join(filter(None, [f"Next: {then}" if then else "", _more(MORE, also)]))
+    last = "\n".join(filter(None, [f"Next: {then}" if then else "", _more(f"{by} {MORE}", also)]))
 
     def page(most: int) -> Page:
         return Page(title=title, blocks=[f"At the peak: {parts.shares()}", _modules(profile, most), last])
 
-    return _first_that_fits(map(page, range(MOST_ROWS, 1, -1)))
+    return first_within(map(page, range(MOST_ROWS, 1, -1)), MOST_LINES)
 
 
 def brief_frontier(
@@ -130,6 +133,7 @@ def brief_frontier(
     also: str = "",
     most: int = MOST_PLANS,
     asked: object = None,
+    by: str = FLAG,
 ) -> Page:
     """Lay out what budgets cost.
 
@@ -140,6 +144,7 @@ def brief_frontier(
         also: a few words that say what else can be asked for.
         most: how many plans to show at most.
         asked: a budget as the user wrote it; bytes are shown in its unit.
+        by: what shows the whole page.
     """
     plans = list(frontier.plans)
     if len(plans) > most:
@@ -148,13 +153,13 @@ def brief_frontier(
     plain_bytes, least_bytes = frontier.plain_peak_bytes, frontier.minimum_bytes
     host_bound = profile is not None and is_host_bound(profile)
     left_out = len(frontier.plans) - len(plans)
-    more = f"-v shows {counted(left_out, 'more row')}, and notes" if left_out else "-v shows more of each, and notes"
+    more = f"{by} shows {counted(left_out, 'more row') if left_out else 'more of each'}, and notes"
     ran = _step("", profile, plans[0].profile_mode) or "predicted"
     notes = [HOST_BOUND] if host_bound else []
     return Page(
         title=(
             f"{frontier.model or 'Any model'}: {format_like(plain_bytes, asked)} plain, "
-            f"{format_like(least_bytes, asked)} at the least\n{ran}"
+            f"{format_like(least_bytes, asked)} at the least, at one level\n{ran}"
         ),
         blocks=[
             _costs(frontier, plans, asked, timed=not host_bound),
@@ -188,7 +193,7 @@ def _more(shown: str, also: str) -> str:
 
 def _verdict(plan: Plan, profile: Profile | None) -> str:
     if not plan.peak_bytes:
-        return "A plan that was written by hand: with its profile, figures are predicted (--profile)"
+        return "A plan that was written by hand: with its profile, figures are predicted"
     goal, overhead = plan.goal, f"{plan.recompute_overhead:.1%} slower"
     if profile is not None and plan.profile_mode == "fake" and is_host_bound(profile):
         overhead = "slower by what its host takes, which is not known"
@@ -198,7 +203,9 @@ def _verdict(plan: Plan, profile: Profile | None) -> str:
     if goal is not None and goal.max_overhead is not None:
         return f"Peak {peak}, {overhead}: the lowest within {goal.max_overhead:.4g} of the plain step's seconds"
     if goal is not None and goal.is_minimum:
-        return f"Peak {peak}, {overhead}: the lowest that can be reached"
+        one_level = all(levels_of(segment) <= 1 for segment in plan.segments)  # not so in a plan of an older version
+        reached = "the lowest at one level" if one_level and not goal.is_lowest else "the lowest that can be reached"
+        return f"Peak {peak}, {overhead}: {reached}"
     asked = f" {goal.budget}" if goal is not None and isinstance(goal.budget, str) else ""
     if not asked and plan.budget_bytes is not None:
         asked = f" {format_bytes(plan.budget_bytes)}"

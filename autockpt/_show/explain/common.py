@@ -12,7 +12,7 @@ from ..._data.profile import Profile
 from ..._data.step.world import World
 from ..._data.text.keys import label
 from ...solvers.units import format_seconds
-from ..page import counted
+from ..page import Page, counted
 
 MODES = {
     "measured": "a step ran",
@@ -30,6 +30,15 @@ FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
 """Optimizers of torch that take `fused=True`."""
 
 _NAMED = 6  # calls named for each reason; the rest are counted
+
+
+def first_within(pages: Iterable[Page], most_lines: int) -> Page:
+    """Return the first page that has at most so many lines of a short page, or else the last page."""
+    page = Page(blocks=[])
+    for page in pages:
+        if page.brief().count("\n") <= most_lines:
+            break
+    return page
 
 
 def shared_by(world: World) -> str:

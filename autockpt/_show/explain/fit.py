@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from ..._choose.predict.peak_breakdown import advise
@@ -14,7 +14,7 @@ from ..._fit.held import held_by
 from ..._fit.switches import FELL
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Page, PageTable, counted
-from .common import paced, shared_by, whose_host
+from .common import first_within, paced, shared_by, whose_host
 from .names import place
 from .ways import CHANGES, PAIRS, answer, lowest_bytes, rate, slower_than_plain, way_document, ways_table
 
@@ -28,25 +28,18 @@ MEANT = {
 
 HOST_BOUND = "host-bound"
 
+NOT_RECOMMENDED = f"Not recommended: {CHANGES}"
+
+
+MOST_LINES, MOST_ROWS, LEAST_ROWS = 20, 8, 3
+"""Of the short page, and of its table."""
+
 
 def fit_page(found: Fits, source: str = "") -> Page:
     """Lay out how a step is taken on each device, the fastest way first; `source` is the word that names it."""
-    profile, recipe = found.profile, found.profile.recipe
-    words = [recipe.batch, recipe.precision, recipe.optimizer] if recipe is not None else []
-    several = len({row.samples for row in found.rows}) > 1
-    first = found.rows[0].samples
-    if recipe is None or several or first != found.samples:
-        words[:1] = [counted(first, "sample")] if first else []
-    words += [shared_by(profile.world)] if profile.world is not None else []
-    step = ", ".join([profile.model, *words])
-    ran = "Nothing ran" if profile.mode == "fake" else f"Recorded on {profile.device}; nothing ran for this"
-    by = "seconds by rooflines" if found.by_roofline else f"seconds as on {profile.device}"
-    if not profile.plain_seconds:
-        by = "and seconds are not known"
-    peak = f"{format_bytes(profile.plain_peak_bytes)} plain"
-    counts = "" if profile.optimizer else f"; no optimizer is counted{_name_one(source)}"
+    profile, several = found.profile, _several(found)
     return Page(
-        title=f"{answer(found, several)}\n{step}: {peak}{counts}\n{ran}: all figures are predicted, {by}.",
+        title=_title(found, source),
         blocks=[
             _table(found, several) if len(found.rows) > 1 else ways_table(found.rows[0]),
             *_rank(profile),
@@ -59,30 +52,100 @@ def fit_page(found: Fits, source: str = "") -> Page:
     )
 
 
+def brief_fit(found: Fits, source: str = "", *, by: str = "-v") -> Page:
+    """Lay out the answer, the ways or the devices, why a step does not fit, and what to do next, in twenty lines.
+
+    Args:
+        found: what was found.
+        source: the word that names the step.
+        by: what shows the whole page.
+    """
+    rows, title = found.rows, _title(found, source)
+    mixed = [NOT_RECOMMENDED] if found.mixes else []
+    more = f"{by} shows the switches of other libraries, and notes"
+    last = "\n".join([*_next(found, source, _shown(found, MOST_ROWS)), *_host_bound(found), *mixed, more])
+    why = [] if len(rows) > 1 and any(row.best for row in rows) else [*_why_not(found)]
+
+    def page(most: int) -> Page:
+        table = _table(found, _several(found), most) if len(rows) > 1 else ways_table(rows[0], most)
+        return Page(title=title, blocks=[table, *why, *_rank(found.profile), last], document=_document(found))
+
+    return first_within(map(page, range(MOST_ROWS, LEAST_ROWS - 1, -1)), MOST_LINES)
+
+
+def _several(found: Fits) -> bool:
+    """Whether rows are of several numbers of samples."""
+    return len({row.samples for row in found.rows}) > 1
+
+
+def _title(found: Fits, source: str) -> str:
+    """Say the answer, of which step it is, and where its figures come from."""
+    profile, recipe = found.profile, found.profile.recipe
+    words = [recipe.batch, recipe.precision, recipe.optimizer] if recipe is not None else []
+    several, first = _several(found), found.rows[0].samples
+    if recipe is None or several or first != found.samples:
+        words[:1] = [counted(first, "sample")] if first else []
+    words += [shared_by(profile.world)] if profile.world is not None else []
+    step = ", ".join([profile.model, *words])
+    ran = "Nothing ran" if profile.mode == "fake" else f"Recorded on {profile.device}; nothing ran for this"
+    by = "seconds by rooflines" if found.by_roofline else f"seconds as on {profile.device}"
+    if not profile.plain_seconds:
+        by = "and seconds are not known"
+    peak = f"{format_bytes(profile.plain_peak_bytes)} plain"
+    counts = "" if profile.optimizer else f"; no optimizer is counted{_name_one(source)}"
+    return f"{answer(found, several)}\n{step}: {peak}{counts}\n{ran}: all figures are predicted, {by}."
+
+
 def _name_one(source: str) -> str:
     return " (--optimizer adamw)" if source and ":" in source else ""
 
 
-def _table(found: Fits, several: bool) -> PageTable:
+def _shown(found: Fits, most: int) -> list[FitRow]:
+    """Return the rows that a table shows: all of them, or of more devices the smallest that hold the step first."""
+    rows = list(found.rows)
+    if len(rows) <= most:
+        return rows
+    return sorted(rows, key=lambda row: (row.best is None, row.device.usable_bytes))[:most]
+
+
+def _table(found: Fits, several: bool, most: int | None = None) -> PageTable:
+    """Lay out a row for each device; at most so many."""
+    found_rows = _shown(found, most or len(found.rows))
     columns: dict[str, list[str]] = {
-        "device": [row.gpu for row in found.rows],
-        "usable": [format_bytes(row.device.usable_bytes) for row in found.rows],
-        "fits": [_verdict(row) for row in found.rows],
-        "slower": [_slower(row) for row in found.rows],
-        "peak": [format_bytes(lowest_bytes(row) if row.best is None else row.best.peak_bytes) for row in found.rows],
+        "device": [row.gpu for row in found_rows],
+        "usable": [format_bytes(row.device.usable_bytes) for row in found_rows],
+        "fits": [_verdict(row) for row in found_rows],
+        "slower": [_slower(row) for row in found_rows],
+        "peak": [format_bytes(lowest_bytes(row) if row.best is None else row.best.peak_bytes) for row in found_rows],
     }
     if several:
-        columns = {"device": columns.pop("device"), "samples": [str(row.samples) for row in found.rows], **columns}
-    below = "fits: the fastest way; slower: than the plain step; peak: where nothing fits, the lowest of all ways"
+        columns = {"device": columns.pop("device"), "samples": [str(row.samples) for row in found_rows], **columns}
     if found.samples:
-        columns["samples/s"] = [rate(row, row.best) for row in found.rows]
-        columns["at once"] = [_samples(row.largest) for row in found.rows]
-        columns["plain"] = [_samples(row.largest_plain) for row in found.rows]
-        below += "\nat once: about how many samples fit without microbatches, with a plan; plain: without one"
-    if any(row.best is not None and row.best.microbatches > 1 for row in found.rows):
-        below += f"\n2 × 4: two microbatches of 4 samples, and one step of the optimizer. {PAIRS}"
+        columns["samples/s"] = [rate(row, row.best) for row in found_rows]
+        columns["at once"] = [_samples(row.largest) for row in found_rows]
+        columns["plain"] = [_samples(row.largest_plain) for row in found_rows]
+    below = _legend(found, found_rows) if most is None else _brief_legend(found, found_rows)
     rows = list(zip(*columns.values(), strict=True))
     return PageTable(header=list(columns), rows=rows, below=below, least_told=("peak", "usable"))
+
+
+def _legend(found: Fits, rows: Sequence[FitRow]) -> str:
+    """Say what the columns of the table are."""
+    below = "fits: the fastest way; slower: than the plain step; peak: where nothing fits, the lowest of all ways"
+    if found.samples:
+        below += "\nat once: about how many samples fit without microbatches, with a plan; plain: without one"
+    if any(row.best is not None and row.best.microbatches > 1 for row in rows):
+        below += f"\n2 × 4: two microbatches of 4 samples, and one step of the optimizer. {PAIRS}"
+    return below
+
+
+def _brief_legend(found: Fits, rows: Sequence[FitRow]) -> str:
+    """Say in three lines what the columns are, and how many rows are left out."""
+    left_out = len(found.rows) - len(rows)
+    below = f"and {counted(left_out, 'more row')}; the smallest that hold the step come first\n" if left_out else ""
+    split = any(row.best is not None and row.best.microbatches > 1 for row in rows)
+    below += f"fits: the fastest way{', as 2 × 4 in two microbatches of 4' if split else ''}"
+    return f"{below}; at once: samples that fit with a plan" if found.samples else below
 
 
 def _rank(profile: Profile) -> Iterator[PageTable]:
@@ -173,7 +236,7 @@ def _switches(found: Fits) -> Iterator[PageTable]:
     )
 
 
-def _host(found: Fits) -> Iterator[str]:
+def _host_bound(found: Fits) -> Iterator[str]:
     """Say for which devices overheads mean nothing, because the host takes longer than the kernels."""
     rows = {row.gpu: row for row in found.rows if row.host_bound and row.timed}
     told = [gpu for gpu, row in rows.items() if row.best is not None and row.best.plan is not None]
@@ -186,6 +249,11 @@ def _host(found: Fits) -> Iterator[str]:
             f"its host about {host} to launch them. How much slower a plan is depends on the host then; such steps "
             "took up to four times as long on an H100. A larger batch changes that"
         )
+
+
+def _host(found: Fits) -> Iterator[str]:
+    """Say who sets the pace, and where the host's seconds come from."""
+    yield from _host_bound(found)
     for row in found.rows:
         at_once = row.best is not None and row.best.plan is not None and row.best.microbatches == 1
         if row.clocks is not None and row.timed and at_once and not row.host_bound:
@@ -220,13 +288,13 @@ def _notes(found: Fits) -> Iterator[str]:
             "Microbatches are not looked at on several ranks: each gathers again, for seconds not counted here"
         )
     if found.mixes:
-        lines.append(f"Not recommended: {CHANGES}")
+        lines.append(NOT_RECOMMENDED)
     yield "\n".join(lines)
 
 
-def _next(found: Fits, source: str) -> Iterator[str]:
+def _next(found: Fits, source: str, rows: Sequence[FitRow] | None = None) -> Iterator[str]:
     """Say what to do for the first device that takes the recorded samples in microbatches, or under a plan."""
-    for row in found.rows if source else ():
+    for row in (rows or found.rows) if source else ():
         way = row.best
         if way is None or (way.plan is None and way.microbatches == 1) or row.samples != found.samples:
             continue

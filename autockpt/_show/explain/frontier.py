@@ -13,7 +13,7 @@ def frontier_page(frontier: Frontier) -> Page:
     plain, lowest = frontier.plans[0], frontier.plans[-1]
     refused = by_reason((refusal.call, refusal.reason) for refusal in plain.refused)
     notes = tuple(dict.fromkeys(note for plan in frontier.plans for note in plan.notes))
-    least = f"{_share(lowest.peak_bytes, frontier):.1%} of the plain peak"
+    least = f'{_share(lowest.peak_bytes, frontier):.1%} of the plain peak, at one level; "lowest" may go below it'
     figures = [
         ("predicted plain peak", format_bytes(frontier.plain_peak_bytes), ""),
         ("predicted minimum", format_bytes(frontier.minimum_bytes), least),

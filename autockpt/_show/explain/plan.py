@@ -156,7 +156,7 @@ def _figures(plan: Plan, found: Activations | None, profile: Profile | None) -> 
     goal, budget_bytes, in_unit = plan.goal, plan.budget_bytes, functools.partial(format_like, amount=budget_of(plan))
     if goal is not None and goal.budget_bytes is None:
         overhead, budget_bytes = goal.max_overhead, None
-        yield "asked for", "min" if overhead is None else f"{overhead:.1%}", str(goal)
+        yield "asked for", f"{goal.budget}" if overhead is None else f"{overhead:.1%}", str(goal)
     elif budget_bytes is not None:
         yield "budget", in_unit(budget_bytes), _of_what(goal, budget_bytes)
     if plan.peak_bytes:

@@ -14,6 +14,7 @@ from .common import budget_of
 
 if TYPE_CHECKING:  # they come with torch
     from ..._check.max_batch import MaxBatch
+    from ..._check.measure import Measurement
 
 
 def recorded_page(profiles: Mapping[str, Profile]) -> Page:
@@ -57,6 +58,19 @@ def parts_page(parts: PeakParts, budget_bytes: int, asked: object = None) -> Pag
     named = [(name, in_unit(size), f"{size / parts.peak_bytes:>4.0%}") for name, size in parts.named() if size]
     minimum = ("predicted minimum", in_unit(parts.peak_bytes), missing)
     return Page(figures=[minimum, *named], blocks=[where])
+
+
+def measurement_page(found: Measurement) -> Page:
+    """Say the peak of a measured step, what of it the step added, and how long the step took."""
+    figures = [
+        ("measured peak", format_bytes(found.peak_bytes), f"allocated on {found.device}"),
+        ("of it the step", format_bytes(found.step_bytes), "above what stood as it began"),
+        ("at its end", format_bytes(found.end_bytes), ""),
+        ("measured step", format_seconds(found.seconds), "under the instrument"),
+    ]
+    if found.resident_bytes is not None:
+        figures.append(("resident", format_bytes(found.resident_bytes), "by which the process grew"))
+    return Page(figures=figures, blocks=[])
 
 
 def max_batch_page(found: MaxBatch) -> Page:

@@ -92,9 +92,9 @@ def slower_than_plain(row: FitRow, way: StepWay) -> float:
     return way.seconds / plain.seconds - 1 if plain.seconds else 0.0
 
 
-def ways_table(row: FitRow) -> PageTable:
-    """Lay out the ways on one device, the fastest that fits first."""
-    shown = row.ways[:MOST_WAYS]
+def ways_table(row: FitRow, most: int = MOST_WAYS) -> PageTable:
+    """Lay out the ways on one device, the fastest that fits first; at most so many."""
+    shown = row.ways[:most]
     fastest = max((way.samples_per_second or 0.0 for way in row.ways), default=0.0) or 1.0
     rows: list[list[str | Bar]] = [
         [

@@ -41,6 +41,8 @@ class Report(Document):
         decimal: whether the budget is in decimal units.
     """
 
+    _repr_pretty_ = Document._repr_pretty_  # IPython would take the repr of the dataclass, which comes first
+
     PAGE: ClassVar[str] = "explain.report.report_page"
 
     model: str
@@ -79,9 +81,6 @@ class Report(Document):
             return self.plan.recompute_seconds / (self.step_seconds - self.plan.recompute_seconds)
         return self.plan.recompute_overhead
 
-    def __str__(self) -> str:
-        return self.explain()
-
 
 def report(model: Models) -> Report:
     """Report on a model with a budget: what was asked for, predicted and measured so far, and why each plan was made.
@@ -116,9 +115,11 @@ def report(model: Models) -> Report:
     if governor is None and (handle is None or plan is None):
         raise NotApplicable(_nothing_on(whole))
     checked = plan is None or handle is None or handle.table.replayers is not None
+    counted: StepCount
+    told: dict[str, Any]
     if governor is None and handle is not None:
-        given = handle.began if isinstance(handle.began, GivenSteps) else StepCount()
-        counted, told = given, {"asked": "", "refused": _kept(handle)}
+        counted = handle.began if isinstance(handle.began, GivenSteps) else StepCount()
+        told = {"asked": "", "refused": _kept(handle)}
     else:
         account = counted = cast("Account", governor.account)
         told = {

@@ -20,7 +20,7 @@ def recording(*, is_first: bool, changed: str = "") -> None:
 
 
 def ready(plan: Plan, goal: Goal, again: str = "") -> None:
-    """Say a plan's predicted peak and cost, and what it recomputes.
+    """Say a plan's predicted peak and cost, and what it recomputes; the first one also where there is no terminal.
 
     Args:
         plan: the plan.
@@ -32,11 +32,13 @@ def ready(plan: Plan, goal: Goal, again: str = "") -> None:
     if not plan.segments:
         if again:
             return
-        say(f"{asked(goal)}: fits already, the plain step peaks at {plain}; nothing is recomputed{beside}")
+        fits = f"{asked(goal)}: fits already, the plain step peaks at {plain}; nothing is recomputed{beside}"
+        say(fits, everywhere=True)
         return
     what = f"planned again ({again})" if again else "plan ready"
     cost = f", about {plan.recompute_overhead:.0%} slower" if plan.plain_seconds else ""
-    say(f"{what}: {plain} → {peak} ({asked(goal)}){cost}; recomputes {phrase(plan)}{beside}")
+    said = f"{what}: {plain} → {peak} ({asked(goal)}){cost}; recomputes {phrase(plan)}{beside}"
+    say(said, everywhere=not again)
 
 
 def applied(plan: Plan) -> None:
@@ -60,7 +62,7 @@ def asked(goal: Goal) -> str:
     if goal.max_overhead is not None:
         return f"at most {goal.max_overhead:.0%} slower"
     if goal.is_minimum:
-        return "budget min"
+        return "budget lowest" if goal.is_lowest else "budget min"
     return f"budget {goal.budget if isinstance(goal.budget, str) else format_bytes(goal.budget or 0)}"
 
 

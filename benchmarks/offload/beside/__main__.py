@@ -81,7 +81,7 @@ def planned(case: Case, *, offload: str | None, at: Callable[[], int] | None = N
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     profile = autockpt.profile(case.model, case.kwargs, loss=loss_of)
     case.model.zero_grad()
-    budget: int | str = "min" if at is None else profile.static.total_bytes + at()
+    budget: int | str = "lowest" if at is None else profile.static.total_bytes + at()
     rated = None if offload is None else with_measured_rates(Offload.of(offload), next(case.model.parameters()).device)
     plan: Plan = autockpt.solve(profile, budget, offload=rated)
     autockpt.apply(case.model, plan=plan)

@@ -68,7 +68,7 @@ def test_they_go_by_the_names_of_their_plan_however_they_are_given() -> None:
 
 def test_a_model_that_is_called_twice_in_a_step() -> None:
     models = {"policy": Network(4), "reference": Network(4).requires_grad_(False)}
-    found = verify(models, steps(1)[0], step=partial(preference, models), budget="min")
+    found = verify(models, steps(1)[0], step=partial(preference, models), budget="lowest")
     assert found.exact and found.replays >= found.segments > 2, str(found)
     assert found.predicted_peak_bytes == pytest.approx(found.planned_peak_bytes, rel=0.001)
     assert found.measured_peak_bytes == pytest.approx(found.planned_peak_bytes, rel=0.001)
@@ -81,7 +81,7 @@ def test_what_the_loop_computes_between_them_is_in_no_plan() -> None:
     def step(batch: Tensor) -> Tensor:
         return loss_of(models[1](models[0](batch).sigmoid().tanh().sigmoid()))
 
-    found = verify(models, steps(1)[0], step=step, budget="min")
+    found = verify(models, steps(1)[0], step=step, budget="lowest")
     assert (found.verdict, found.segments) == ("nothing recomputed", 0)
 
 

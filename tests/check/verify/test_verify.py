@@ -383,7 +383,7 @@ def test_of_a_plan_by_hand_nothing_is_predicted_and_both_steps_are_measured() ->
 
 def test_a_plan_for_a_smaller_batch_is_said_to_stand_above_its_budget() -> None:
     batch, larger_batch = BATCH.repeat(64, 1), BATCH.repeat(256, 1)
-    plan = autockpt.solve(autockpt.profile(plain_chain(), batch, loss=torch.sum), "min")
+    plan = autockpt.solve(autockpt.profile(plain_chain(), batch, loss=torch.sum), "lowest")
     exact, larger = (verify(plain_chain(), each, loss=torch.sum, plan=plan) for each in (batch, larger_batch))
     assert exact.exact
     assert larger.exact
