@@ -77,7 +77,7 @@ def test_a_plan_that_one_of_two_ranks_cannot_take_is_taken_by_none(monkeypatch: 
     ranks = Answering({"need": 1}, {}, {}, {"does": False}, *again)
     asked = agreement.Agreement(cast(Any, None))
     monkeypatch.setattr(asked, "_ranks", ranks)
-    asked.speaks = True
+    asked.runs_collectives = True
     assert asked.plan(2, cast(Any, lambda: made), cast(Any, lambda plan, unfit: adopted)) is adopted
     assert ranks.answers == []
 

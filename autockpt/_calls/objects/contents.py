@@ -89,6 +89,9 @@ _OBJECTS = (
     threading.Event,
     threading.Barrier,
     torch.quasirandom.SobolEngine,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.amp.GradScaler,
     cached_property,
 )
 _NUMBERS = (int, float, complex, str, tuple)
@@ -116,6 +119,7 @@ class Contents:
         tensors: the tensors that were found, parameters and buffers too, each with the name of its place.
         modules: the modules that were found.
         generators: torch's generators that were found.
+        objects: the objects of the user's classes, and these classes.
     """
 
     def __init__(self, roots: Mapping[str, object], bare: Collection[torch.nn.Module] = (), look: bool = False) -> None:
@@ -125,6 +129,7 @@ class Contents:
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.modules: list[torch.nn.Module] = []
         self.generators: list[torch.Generator] = []
+        self.objects: list[Any] = []
         self._kept: list[Kept] = []
         self._seen: dict[int, object] = {}  # kept alive, so that an id stays its own
         self._names = set(BY_TORCH)  # what code that was met looks up
@@ -306,6 +311,7 @@ class Contents:
             if each in self._classes or of_library(each):
                 continue
             self._classes.add(each)
+            self.objects.append(each)
             for key, value in vars(each).items():
                 methods = [(name, function) for function in functions_of(value)]
                 if methods and (key in self._names or (key.startswith("__") and key not in BY_NAME)):
@@ -335,6 +341,7 @@ class Contents:
     def _object(self, name: str, value: Any) -> None:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
+            self.objects.append(value)
             self._todo.append((name, attributes))
         self._slots(name, value)
         self._class(name, type(value))
