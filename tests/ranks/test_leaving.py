@@ -72,13 +72,13 @@ class Answering(One):
 
 def test_a_plan_that_one_of_two_ranks_cannot_take_is_taken_by_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their replays speak: the next rank makes one, which both take."""
-    made, adopted = (SimpleNamespace(plan=autockpt.Plan(segments=()), unfit="") for _ in "12")
+    made, adopted = (cast(Any, SimpleNamespace(plan=autockpt.Plan(segments=()), unfit="")) for _ in "12")
     again = ["the same plan", "the same plan", {"does": True}]
     ranks = Answering({"need": 1}, {}, {}, {"does": False}, *again)
     asked = agreement.Agreement(cast(Any, None))
     monkeypatch.setattr(asked, "_ranks", ranks)
     asked.speaks = True
-    assert asked.plan(2, cast(Any, lambda: made), cast(Any, lambda plan, unfit: adopted)) is adopted
+    assert asked.plan(2, lambda: made, lambda plan, unfit: adopted) is adopted
     assert ranks.answers == []
 
 
