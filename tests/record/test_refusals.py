@@ -83,8 +83,8 @@ def raises(own: Told, x: Tensor) -> Any:
 
 
 def levelled() -> nn.Module:
-    module: Any = with_linear(raises)
-    module.level = torch.zeros(WIDTH)  # an attribute like any other, and no buffer
+    module = with_linear(raises)
+    object.__setattr__(module, "level", torch.zeros(WIDTH))  # an attribute like any other, and no buffer
     return module
 
 
