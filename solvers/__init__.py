@@ -6,24 +6,18 @@ Every figure in a solution comes from the judge, `simulate`. A name is imported 
 which only needs an error or a formatted number loads nothing else. Public names of `dataflow` are handed out here as
 well; that room imports this one, and nothing here imports it before such a name is used.
 
-registry.py      every solver by its name: open it first; names.py has the names alone
-problem.py       what a solver is given and returns
-judge.py         the judge: levels and seconds of a choice
-common.py        what all solvers share: how plans are compared, and become solutions or errors
-deadline.py      when a search has to end, and how far it is
-pins.py          calls that a plan must recompute
-blocks.py        which calls are a model's blocks
-baselines.py     the solvers of a few lines
-articulation.py  greedy, between cuts where few bytes cross
-chain.py         dynamic programming along the calls
-instant.py       all of these together, as plans to start from
-columns.py       the columns of the integer programme; model.py is the programme
-ilp.py           the exact solver, which searches in it
-highs.py         HiGHS, called through PuLP
-frontier.py      one problem under many budgets
-lowest.py        the lowest peak within so many seconds
-errors.py        errors that users see; refusals.py has their root, for amounts and budgets
-units.py         amounts as people write them
+registry.py   every solver by its name: open it first; names.py has the names alone
+problem.py    what a solver is given and returns
+judge.py      the judge: levels and seconds of a choice
+columns.py    a problem as columns, for the programme and for dynamic programming
+plans/        plans in an instant: by rules, and by dynamic programming
+programme/    the integer programme, and its search
+sweeps/       one problem under many budgets, and the lowest peak
+common.py     what all solvers share: how plans are compared, and become solutions or errors
+deadline.py   when a search has to end, and how far it is
+pins.py       calls that a plan must recompute
+errors.py     errors that users see; refusals.py has their root, for amounts and budgets
+units.py      amounts as people write them
 """
 
 from __future__ import annotations
@@ -42,9 +36,9 @@ if TYPE_CHECKING:
     from .errors import (AutockptError as AutockptError, BackendError as BackendError, BudgetError as BudgetError,
         Infeasible as Infeasible, InvalidProblem as InvalidProblem, TooCostly as TooCostly,
         UnknownSolver as UnknownSolver)
-    from .frontier import sweep as sweep
+    from .sweeps.frontier import sweep as sweep
     from .judge import Timeline as Timeline, simulate as simulate
-    from .lowest import least_peak as least_peak
+    from .sweeps.lowest import least_peak as least_peak
     from .problem import (Addition as Addition, Call as Call, Candidate as Candidate, Hold as Hold, Problem as Problem,
         Save as Save, Solution as Solution, Status as Status, Step as Step, Tensor as Tensor)
     from .registry import SOLVERS as SOLVERS, solve as solve
@@ -58,9 +52,9 @@ _HOME = {
     "._choose.dataflow.menu": ("make_menu",),
     "errors": ("AutockptError", "BackendError", "BudgetError", "Infeasible", "InvalidProblem", "TooCostly",
         "UnknownSolver"),
-    "frontier": ("sweep",),
+    "sweeps.frontier": ("sweep",),
     "judge": ("Timeline", "simulate"),
-    "lowest": ("least_peak",),
+    "sweeps.lowest": ("least_peak",),
     "problem": ("Addition", "Call", "Candidate", "Hold", "Problem", "Save", "Solution", "Status", "Step", "Tensor"),
     "registry": ("SOLVERS", "solve"),
     "units": ("format_bytes", "format_seconds", "parse_bytes"),

@@ -13,12 +13,12 @@ import math
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import replace
 
-from .blocks import widest_candidates
 from .errors import InvalidProblem
+from .plans.blocks import widest_candidates
 from .problem import Problem, Save, Tensor
 
 
-def demand(problem: Problem) -> Problem:
+def as_demands(problem: Problem) -> Problem:
     """State the required calls of a problem as tensors too large for any budget; exact, O(problem).
 
     In the problem returned, plans that recompute all required calls have the peak that they had. All others peak above

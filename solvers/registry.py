@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from . import ilp
-from .articulation import articulation_plans
-from .baselines import BASELINES, BY_LAYERS, NAMED_PLANS, TRIMMED
-from .chain import chain_plans
 from .common import MOST_TRIMMED, SECONDS, Plan, best_plan, infeasible, judged, patient
 from .deadline import Deadline
 from .errors import BudgetError
 from .judge import Judge
 from .names import counted
-from .pins import completed, demand, highest_bytes
+from .pins import as_demands, completed, highest_bytes
+from .plans.articulation import articulation_plans
+from .plans.baselines import BASELINES, BY_LAYERS, NAMED_PLANS, TRIMMED
+from .plans.chain import chain_plans
 from .problem import Problem, Solution
+from .programme import ilp
 from .units import shown
 
 
@@ -112,7 +112,7 @@ def solve_until(problem: Problem, budget_bytes: int, *, solver: str, deadline: D
     """Choose what to recompute, and be done by a deadline; see `solve`."""
     check_budget(budget_bytes)
     if problem.required:  # no plan peaks above `highest_bytes`; a lower budget keeps sums within 64 bits
-        problem, budget_bytes = demand(problem), min(budget_bytes, highest_bytes(problem))
+        problem, budget_bytes = as_demands(problem), min(budget_bytes, highest_bytes(problem))
     return named(solver)(problem, budget_bytes, deadline=deadline)
 
 

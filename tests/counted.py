@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from autockpt.solvers import deadline, highs
+from autockpt.solvers import deadline
+from autockpt.solvers.programme import highs
 from tests.doors import solving
 
 __all__ = ["counted_time"]

@@ -20,7 +20,7 @@ from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
 from autockpt._choose.candidates.nested import is_inside, replays_in_parts
 from autockpt._choose.candidates.runs import runs_of, sibling_rows
-from autockpt._choose.cuts.offers import offers
+from autockpt._choose.cuts.cut_runs import cut_runs
 from autockpt._choose.cuts.revolve import fewest_runs, revolve
 from autockpt._choose.dataflow.min_cut import hull
 from autockpt._choose.early import find_early
@@ -30,7 +30,7 @@ from autockpt._choose.index.profile_index import Index as ProfileIndex
 from autockpt._choose.moves.clock import StepClock as LinkClock
 from autockpt._choose.moves.ends import Ends
 from autockpt._choose.moves.road import Move, Road, Trip
-from autockpt._choose.pinned.pins import pin
+from autockpt._choose.pinned.pins import with_pins
 from autockpt._choose.predict.bound import lay_out, least_seconds
 from autockpt._choose.predict.peak_breakdown import advise, peak_parts
 from autockpt._choose.predict.timeline import split_levels

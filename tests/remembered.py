@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from autockpt.solvers.baselines import SPARING
+from autockpt.solvers.plans.baselines import SPARING
 from tests.doors import profile_index, solving
 
 __all__ = ["candidates_once", "remembering"]

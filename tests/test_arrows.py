@@ -52,7 +52,7 @@ LEAVES = {"solvers.errors", "solvers.refusals", "solvers.units"}
 BY_NAME = {
     "__init__.py": "public names",
     "solvers/__init__.py": "public names",
-    "solvers/highs.py": "PuLP",
+    "solvers/programme/highs.py": "PuLP",
     "_data/text/document.py": "pages of _show",
     "_cli/group.py": "commands",
     "_cli/target.py": "the user's module",

@@ -90,7 +90,7 @@ def reached(tree: ast.AST) -> set[str]:
         ("import autockpt; autockpt._train.apply(1)", {"_train"}),
         ("import autockpt.solvers; autockpt._HOME", {"_HOME"}),
         ("import autockpt as library; library._train", {"_train"}),
-        ("from autockpt.solvers.ilp import _secret", {"solvers.ilp._secret"}),
+        ("from autockpt.solvers.programme.ilp import _secret", {"solvers.programme.ilp._secret"}),
         ("patch('autockpt._train.apply.apply')", {"_train.apply.apply"}),
         ("run('import sys; from autockpt import solve, _train')", {"_train"}),
         ("run(f'import autockpt._cli.{verb}')", {"_cli"}),

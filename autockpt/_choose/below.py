@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from .._data.goal import Asked
-from .._data.plan import Segment
 from ..solvers import Infeasible, Solution
 from ..solvers.deadline import Deadline
 from ..solvers.registry import SEARCHING
@@ -28,7 +27,7 @@ def worth(solution: Solution, asked: Asked) -> tuple[float, float]:
     return (0 if asked.goal.budget_bytes else solution.peak_bytes, solution.recompute_seconds)
 
 
-def with_parts(
+def with_runs_in_parts(
     found: Candidates, asked: Asked, one_level: Choice | Infeasible | None, looking: Deadline
 ) -> Candidates | None:
     """Return the candidates with runs in parts; None if one level is enough, or if no plan with parts could do better.
@@ -45,7 +44,7 @@ def with_parts(
         budget_bytes = one_level.minimum_bytes - 1  # the error names the lowest peak of all
     else:
         candidates, solution = one_level
-        waits = any(_waits(candidates.replays[i].segment) for i in solution.chosen)
+        waits = any(candidates.replays[i].segment.waits_for_copies for i in solution.chosen)
         if not (asked.goal.is_lowest or (waits and asked.goal.budget_bytes)):
             return None
         budget_bytes = asked.goal.budget_bytes or solution.peak_bytes - 1
@@ -58,8 +57,3 @@ def with_parts(
     stay = sum(each.move is None for each in found.replays)
     every = [*found.replays[:stay], *replays, *found.replays[stay:]]
     return replace(found.like(every), notes=notes)
-
-
-def _waits(segment: Segment) -> bool:
-    """Whether the step waits for tensors of a segment, as where one level does not reach the budget without."""
-    return segment.offload is not None and segment.until is None

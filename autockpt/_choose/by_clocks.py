@@ -19,10 +19,10 @@ from typing import TypeAlias
 
 from .._data.goal import Asked
 from ..solvers import Infeasible, Solution
-from ..solvers.blocks import block_chain
 from ..solvers.common import judged
 from ..solvers.deadline import Deadline
 from ..solvers.errors import TooCostly
+from ..solvers.plans.blocks import block_chain
 from ..solvers.registry import SEARCHING
 from .candidates import Candidates
 

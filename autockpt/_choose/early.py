@@ -48,7 +48,7 @@ def find_early(profile: Profile, plan: Plan) -> frozenset[int]:
 
 
 def _is_special(segment: Segment) -> bool:
-    return bool(segment.offload or segment.cuts or segment.inner)
+    return segment.offload is not None or segment.goes_in_parts
 
 
 def _fits(replay: PlannedReplay, begins: int, level: Ints, most_bytes: int) -> bool:

@@ -16,14 +16,14 @@ from ..solvers import parse_bytes
 from ..solvers.common import dominated_by
 from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import BudgetError
-from ..solvers.frontier import POINTS, SECONDS, sweep_until
 from ..solvers.problem import Solution
 from ..solvers.registry import SEARCHING, named
+from ..solvers.sweeps.frontier import POINTS, SECONDS, sweep_until
 from ..solvers.units import shown
 from .by_clocks import sweep_by_clocks
 from .candidates import Candidates, find_candidates
 from .predict.bound import BOUND_SECONDS, lay_out, least_seconds
-from .solve import believed, for_candidates, make_plan, with_layers
+from .solve import for_candidates, make_plan, sound_bound, with_layers
 
 _log = logging.getLogger("autockpt")
 
@@ -95,7 +95,7 @@ def frontier(
         limit_seconds = min(deadline.left / (len(solutions) - i), BOUND_SECONDS)
         found = None if i else 0.0
         if i and limit_seconds > 0 and moves is None:  # the bound does not model moves
-            found = believed(least_seconds(*operators, solution.peak_bytes, seconds=limit_seconds), solution)
+            found = sound_bound(least_seconds(*operators, solution.peak_bytes, seconds=limit_seconds), solution)
         # A lower bound for one peak is also a lower bound for every lower peak.
         proven_seconds = max(proven_seconds, found or 0.0)
         known = None if found is None else proven_seconds

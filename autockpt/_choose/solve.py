@@ -22,15 +22,15 @@ from ..solvers import Infeasible, Solution, simulate
 from ..solvers.common import judged
 from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import TooCostly
-from ..solvers.lowest import least_peak_until
 from ..solvers.registry import named, solve_until
-from .below import Choice, with_parts, worth
+from ..solvers.sweeps.lowest import least_peak_until
+from .below import Choice, with_runs_in_parts, worth
 from .by_clocks import choose_by_clocks
 from .candidates import Candidates, find_candidates
 from .candidates.by_hand import runs_of_layers
 from .candidates.from_plan import find_planned
 from .moving import choose_moves
-from .pinned.pins import pin
+from .pinned.pins import with_pins
 from .predict.bound import lay_out, least_seconds
 from .predict.peak_breakdown import advise, peak_parts
 
@@ -179,7 +179,7 @@ def _best(found: Candidates, asked: Asked, began: Deadline) -> Choice:
             elif error.minimum_bytes < missed.minimum_bytes:
                 missed = error.carrying(one_level=missed.plan)
         looking = for_candidates(asked.seconds, began.progress, began.clock)
-        every = with_parts(found, asked, best or missed, looking) if every is found else None
+        every = with_runs_in_parts(found, asked, best or missed, looking) if every is found else None
     try:
         if best is None and missed is not None:
             raise missed
@@ -191,7 +191,7 @@ def _best(found: Candidates, asked: Asked, began: Deadline) -> Choice:
 
 def _at_level(every: Candidates, asked: Asked, deadline: Deadline) -> Choice:
     """Choose among those candidates that pins leave: with moves, on two clocks, or by what the solver finds alone."""
-    most_seconds, allowed = asked.goal.most_seconds(every.plain_seconds), pin(every, asked.pins)
+    most_seconds, allowed = asked.goal.most_seconds(every.plain_seconds), with_pins(every, asked.pins)
 
     def search(those: Candidates, until: Deadline, budget_bytes: int | None = None) -> Solution:
         wanted = asked if budget_bytes is None else replace(asked, goal=Goal.of(budget_bytes))
@@ -307,7 +307,7 @@ def make_plan(
         plain_seconds=candidates.plain_seconds,
         host_pace_seconds=None if clocks is None else clocks.host_pace_seconds,
         host_mode=None if clocks is None else host_mode(profile),
-        lower_bound_seconds=believed(lower_bound_seconds, solution),
+        lower_bound_seconds=sound_bound(lower_bound_seconds, solution),
         choice_bound_seconds=solution.lower_bound_seconds,
         profile_mode=profile.mode,
         offload=candidates.offload if any(segment.offload for segment in segments) else None,
@@ -319,7 +319,7 @@ def make_plan(
     )
 
 
-def believed(lower_bound_seconds: float | None, solution: Solution) -> float | None:
+def sound_bound(lower_bound_seconds: float | None, solution: Solution) -> float | None:
     """Return a lower bound on what any method recomputes; None if the solution costs less, which proves it wrong."""
     most_seconds = solution.recompute_seconds * (1 + CLOSE)
     return lower_bound_seconds if lower_bound_seconds is None or lower_bound_seconds <= most_seconds else None

@@ -1,42 +1,18 @@
-"""Where the replay of a segment goes in parts, a level for each of its calls; and what inside them has its own."""
+"""Where the replay of a segment goes in parts: a level for each of its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 
 from ..solvers.units import shown
 from .errors import InvalidFile
-from .text.keys import split_key
 
 Level = Annotated[int, msgspec.Meta(ge=0, le=64)]
 """0, or that of the part that begins with a call: one level more, and every call before runs once more."""
-
-
-DEEPEST = 16
-"""How deep segments may lie inside one another."""
-
-
-class Nests(Protocol):
-    """A segment, of those that may lie inside one another."""
-
-    @property
-    def calls(self) -> tuple[str, ...]: ...
-    @property
-    def keep(self) -> tuple[str, ...]: ...
-    @property
-    def skip(self) -> tuple[str, ...]: ...
-    @property
-    def offload(self) -> str | None: ...
-    @property
-    def until(self) -> str | None: ...
-    @property
-    def cuts(self) -> tuple[int, ...]: ...
-    @property
-    def inner(self) -> Sequence[Nests]: ...
 
 
 def parts_of(cuts: Sequence[int]) -> list[tuple[int, int]]:
@@ -74,30 +50,3 @@ def refuse_cuts(cuts: Sequence[int], calls: Sequence[str], *, units: bool, moves
     for what, found in (("keeps or skips units", units), ("moves tensors", moves)):
         if found:
             raise InvalidFile(f"the segment of {name} {what}, so its replay cannot go in parts: leave out its cuts")
-
-
-def levels_of(segment: Nests) -> int:
-    """Return how many levels of recomputing a segment has: those of its parts, and those inside their calls."""
-    return depth_of(segment.cuts) + max(map(levels_of, segment.inner), default=0)
-
-
-def refuse_inner(segment: Nests, depth: int = 1) -> Iterator[str]:
-    """Refuse inner segments that cannot be such; yield the calls of all, however deep.
-
-    Raises:
-        InvalidFile: one of them cannot, or the segment around them cannot have any.
-    """
-    for each in segment.inner:
-        if not each.calls:
-            raise InvalidFile("an inner segment of the plan has no calls")
-        name = shown(each.calls[0])
-        if depth > DEEPEST:
-            raise InvalidFile(f"the segment of {name} lies inside more than {DEEPEST} levels of others")
-        if segment.keep or segment.skip or segment.offload is not None:
-            raise InvalidFile(f"the segment around {name} keeps or skips units, or moves tensors: leave out its inner")
-        if each.keep or each.skip or each.offload is not None or any(split_key(call)[1] for call in each.calls):
-            raise InvalidFile(f"the inner segment of {name} has calls of modules only, all of them recomputed")
-        if each.cuts:
-            refuse_cuts(each.cuts, each.calls, units=False, moves=False)
-        yield from each.calls
-        yield from refuse_inner(each, depth + 1)

@@ -11,8 +11,6 @@ import msgspec
 
 from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
-from .cuts import Nests
-from .errors import InvalidFile
 from .text.keys import patterns
 
 HOST = "host"
@@ -218,14 +216,3 @@ def is_rated(given: object) -> bool:
     if isinstance(given, Offload):
         return not given.assumed
     return isinstance(given, str) and given.rpartition("@")[2].strip().endswith("/s")
-
-
-def refuse_moves(segment: Nests, offload: Offload | None) -> None:
-    """Raise `InvalidFile` for a segment that moves what it cannot move, under what a plan says of moving."""
-    first = shown(segment.calls[0])
-    if segment.until is not None and segment.offload is None:
-        raise InvalidFile(f"the segment of {first} says until when, and moves nothing")
-    if offload is not None and offload.is_shard and (segment.until or segment.offload == "saved"):
-        raise InvalidFile(f"offload='shard' keeps parts of boundaries alone: not so {first}")
-    if segment.offload == "saved" and (len(segment.calls) > 1 or segment.keep or segment.skip):
-        raise InvalidFile(f"the segment of {first} moves what its calls save: it is one call, without units")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import msgspec
 
 from ..solvers.units import shown
-from .cuts import Level, refuse_cuts, refuse_inner
+from .cuts import Level, depth_of, refuse_cuts
 from .errors import InvalidFile, NotApplicable
 from .files import Stored
 from .goal import Goal
-from .offload import Offload, refuse_moves
+from .offload import Offload
 from .profile import Profile, refuse_no_profile
 from .text.amounts import Bytes, Seconds
 from .text.keys import MEMBER, CallKey, MemberKey, UnitKey, split_key
@@ -50,8 +50,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         kept_bytes: predicted bytes that its units leave alive besides.
         offload: what of it waits off the device, or in parts on several ranks, from forward to backward: its
             ``boundary``, where it is recomputed; or what its one call ``saved``, which then is not. None for nothing.
-        until: call at whose end, in forward, that has left the device, and as whose backward begins it comes back: it
-            is copied beside the computing. None where the step waits for the copies.
+        until: the copy off the device ends with this call's forward; the copy back starts with its backward. None
+            where the step waits for the copies.
         moved_bytes: predicted bytes that do.
     """
 
@@ -72,6 +72,29 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     until: CallKey | None = None
     moved_bytes: Bytes = 0
 
+    @property
+    def runs_again(self) -> bool:
+        """Whether its calls run again in backward; not where what its one call saved comes back as it was."""
+        return self.offload != "saved"
+
+    @property
+    def units(self) -> tuple[UnitKey, ...]:
+        """What no replay of it runs again."""
+        return (*self.keep, *self.skip)
+
+    @property
+    def goes_in_parts(self) -> bool:
+        """Whether it is brought back by more than one replay: part by part, or with replays inside its own."""
+        return bool(self.cuts or self.inner)
+
+    @property
+    def waits_for_copies(self) -> bool:
+        """Whether the step waits for what it moves."""
+        return self.offload is not None and self.until is None
+
+
+DEEPEST = 16
+"""How deep segments may lie inside one another."""
 
 FIGURES = ("recompute_seconds", "freed_bytes", "boundary_bytes", "kept_bytes", "moved_bytes")
 """The fields of a segment that are predicted, and do not say what runs."""
@@ -148,16 +171,16 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         for segment in self.segments:
             if not segment.calls:
                 raise InvalidFile("a segment of the plan has no calls")
-            refuse_moves(segment, self.offload)
+            _refuse_moves(segment, self.offload)
             if segment.cuts:
-                units, moves = bool(segment.keep or segment.skip), segment.offload is not None
+                units, moves = bool(segment.units), segment.offload is not None
                 refuse_cuts(segment.cuts, segment.calls, units=units, moves=moves)
-            for call in (*segment.calls, *refuse_inner(segment)):
+            for call in (*segment.calls, *_refuse_inner(segment)):
                 if call in seen:
                     raise InvalidFile(f"call {shown(call)} stands in the plan twice")
                 seen.add(call)
             functions = {call for call in segment.calls if split_key(call)[1]}
-            for unit in (*segment.keep, *segment.skip):
+            for unit in segment.units:
                 if unit in seen - functions:
                     raise InvalidFile(f"{shown(unit)} stands in the plan twice: as a segment, kept, or skipped")
                 seen.add(unit)
@@ -268,6 +291,44 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         refuse_no_profile(profile)
         figure: Figure = profile._drawn("memory.draw_memory", self, ax)
         return figure
+
+
+def levels_of(segment: Segment) -> int:
+    """Return how many levels of recomputing a segment has: those of its parts, and those inside their calls."""
+    return depth_of(segment.cuts) + max(map(levels_of, segment.inner), default=0)
+
+
+def _refuse_inner(segment: Segment, depth: int = 1) -> Iterator[str]:
+    """Refuse inner segments that cannot be such; yield the calls of all, however deep.
+
+    Raises:
+        InvalidFile: one of them cannot, or the segment around them cannot have any.
+    """
+    for each in segment.inner:
+        if not each.calls:
+            raise InvalidFile("an inner segment of the plan has no calls")
+        name = shown(each.calls[0])
+        if depth > DEEPEST:
+            raise InvalidFile(f"the segment of {name} lies inside more than {DEEPEST} levels of others")
+        if segment.units or segment.offload is not None:
+            raise InvalidFile(f"the segment around {name} keeps or skips units, or moves tensors: leave out its inner")
+        if each.units or each.offload is not None or any(split_key(call)[1] for call in each.calls):
+            raise InvalidFile(f"the inner segment of {name} has calls of modules only, all of them recomputed")
+        if each.cuts:
+            refuse_cuts(each.cuts, each.calls, units=False, moves=False)
+        yield from each.calls
+        yield from _refuse_inner(each, depth + 1)
+
+
+def _refuse_moves(segment: Segment, offload: Offload | None) -> None:
+    """Raise `InvalidFile` for a segment that moves what it cannot move, under what a plan says of moving."""
+    first = shown(segment.calls[0])
+    if segment.until is not None and segment.offload is None:
+        raise InvalidFile(f"the segment of {first} says until when, and moves nothing")
+    if offload is not None and offload.is_shard and (segment.until or not segment.runs_again):
+        raise InvalidFile(f"offload='shard' keeps parts of boundaries alone: not so {first}")
+    if not segment.runs_again and (len(segment.calls) > 1 or segment.units):
+        raise InvalidFile(f"the segment of {first} moves what its calls save: it is one call, without units")
 
 
 def refuse_no_plan(plan: object) -> None:

@@ -16,7 +16,7 @@ from .._choose.index.profile_index import Index, Members
 from .._choose.replay_cost.effects import replay_of
 from .._data.profile import Profile
 from ..solvers import simulate
-from ..solvers.blocks import layers
+from ..solvers.plans.blocks import layers
 
 FELL = 0.005
 """A peak is called lower if it is below the plain one by more than this share of it."""

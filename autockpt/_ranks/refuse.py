@@ -175,7 +175,7 @@ def refuse_parts(model: nn.Module, plan: Plan) -> None:
     Raises:
         NotApplicable: a segment's replay goes in parts or has inner segments.
     """
-    cut = [segment.calls for segment in plan.segments if segment.cuts or segment.inner]
+    cut = [segment.calls for segment in plan.segments if segment.goes_in_parts]
     if cut and (runs_collectives(model) or gathers(model, cut)):
         raise NotApplicable(PARTS.format(", ".join(cut[0][:6])))
 

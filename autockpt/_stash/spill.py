@@ -141,10 +141,8 @@ class Spill:
         key = private.storage_key(tensor)  # none in a transform of `torch.func`
         if not key or key in self._held or not tensor.untyped_storage().nbytes():
             return tensor
-        if (last := self._last.get(id(tensor))) and not self.late.are_open(tensor):
-            reference, version, waiting = last
-            if reference() is tensor and version == private.version(tensor) and (known := waiting()) is not None:
-                return known
+        if (known := self._spilled_before(tensor)) is not None:
+            return known
         try:
             spilled = SpilledTensor(stash, tensor)
         except NoRoom as error:
@@ -160,6 +158,14 @@ class Spill:
                 self.late.stay(tensor)
         self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), weakref.ref(spilled)
         return spilled
+
+    def _spilled_before(self, tensor: torch.Tensor) -> SpilledTensor | None:
+        """Return what waits of a tensor that was saved before, and not written to since; None where nothing does."""
+        last = self._last.get(id(tensor))
+        if last is None or self.late.are_open(tensor):
+            return None
+        reference, version, waiting = last
+        return waiting() if reference() is tensor and version == private.version(tensor) else None
 
     def close(self) -> None:
         """Release the stash, which closes with the last tensor that waits. What is saved from now on is not moved."""

@@ -30,7 +30,7 @@ from .._record.aside.switches import CHECKPOINTING, Switches
 from .._record.in_place import RecordedStep
 from .._record.seconds.timed import TimedStep
 from .._run.compare.checks import ReplayChecks
-from .._run.frames.thread import carrying
+from .._run.frames.thread import numbering_on
 from .._run.patch.installation import Installation
 from .._stash.base import NoRoom
 from .._stash.held import HeldStashes
@@ -145,7 +145,7 @@ class PlannedRunner(StepRunner):
 
     def forward(self, begins: Forward) -> Any:
         self._over = False
-        with carrying(self._carried):  # calls are numbered on from the step's earlier forwards
+        with numbering_on(self._carried):  # calls are numbered on from the step's earlier forwards
             return self._installed.forward(begins)
 
     def call(self, begins: Forward) -> Any:

@@ -16,7 +16,7 @@ import autockpt
 from autockpt import Plan
 from autockpt._choose.candidates import find_candidates
 from autockpt._choose.cuts.revolve import fewest_runs
-from autockpt._data.cuts import levels_of
+from autockpt._data.plan import levels_of
 from autockpt.solvers import least_peak
 from benchmarks.environment import table, write
 from benchmarks.models import SMALL

@@ -22,10 +22,10 @@ from tests.doors import (
     ProfileIndex,
     below,
     brief_plan,
+    cut_runs,
     fewest_runs,
     find_candidates,
     find_planned,
-    offers,
     phrase,
     replays_in_parts,
     revolve,
@@ -84,7 +84,7 @@ def test_revolve_runs_the_fewest_calls(length: int, slots: int) -> None:
 @given(length=st.integers(0, 300))
 @settings(max_examples=60, deadline=None, database=None, derandomize=True)
 def test_what_is_offered_are_runs_of_the_row_each_once(length: int) -> None:
-    found = list(offers(length))
+    found = list(cut_runs(length))
     assert len(found) == len(set(found)) and bool(found) == (length >= 3)
     for first, stop, cuts in found:
         assert 0 <= first < stop <= length and len(cuts) == stop - first

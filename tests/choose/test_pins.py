@@ -17,7 +17,7 @@ import autockpt
 from autockpt import Infeasible, PinError, Plan, Profile, Segment
 from autockpt.solvers import SOLVERS, format_bytes
 from tests.doors import Candidates, FunctionTable, Pins, RefusedPart, find_candidates
-from tests.doors import pin as bind
+from tests.doors import with_pins as bind
 
 from ..handmade import chain_profile
 

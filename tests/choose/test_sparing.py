@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autockpt import Profile
-from autockpt.solvers.baselines import speed
 from autockpt.solvers.judge import Judge
+from autockpt.solvers.plans.baselines import speed
 from tests.doors import find_candidates
 
 

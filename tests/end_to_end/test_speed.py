@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import autockpt
 from autockpt import Infeasible, Plan
-from autockpt.solvers.baselines import speed
 from autockpt.solvers.judge import Judge
+from autockpt.solvers.plans.baselines import speed
 from tests.doors import find_candidates, install, multiplies, segments_of
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.frames.comparing import steps

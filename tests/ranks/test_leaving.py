@@ -46,7 +46,7 @@ def test_a_rank_that_is_interrupted_in_any_round_of_a_plan_is_named(
     for rounds in range(8):
         asked = agreement.Agreement(cast(Any, None))
         monkeypatch.setattr(asked, "_ranks", Leaving(rounds))
-        asked.speaks = speaks
+        asked.runs_collectives = speaks
         try:
             assert asked.plan(1, lambda: ready, lambda plan, unfit: ready) is ready
         except autockpt.NotApplicable as error:

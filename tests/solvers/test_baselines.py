@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt.solvers import Infeasible, Problem, simulate, solve
-from autockpt.solvers.baselines import speed
-from autockpt.solvers.blocks import block_chain
 from autockpt.solvers.judge import Judge
+from autockpt.solvers.plans.baselines import speed
+from autockpt.solvers.plans.blocks import block_chain
 
 from .strategies import chains_and_budgets
 from .synthetic import transformer

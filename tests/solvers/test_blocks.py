@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 
 from autockpt.solvers import Problem
-from autockpt.solvers.blocks import block_chain
+from autockpt.solvers.plans.blocks import block_chain
 
 from .strategies import problems
 from .synthetic import Trace, encoder_decoder, transformer

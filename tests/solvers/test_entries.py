@@ -22,10 +22,10 @@ from autockpt.solvers import (
     Tensor,
     solve,
 )
-from autockpt.solvers import ilp as ilp_module
 from autockpt.solvers.deadline import Deadline
-from autockpt.solvers.instant import Instants
 from autockpt.solvers.judge import Judge
+from autockpt.solvers.plans.instant import Instants
+from autockpt.solvers.programme import ilp as ilp_module
 
 from .exhaustive import optimum, outcome
 from .strategies import chains_and_budgets, problems_and_budgets

@@ -19,7 +19,7 @@ from autockpt.solvers import (
     simulate,
     solve,
 )
-from autockpt.solvers import ilp as ilp_module
+from autockpt.solvers.programme import ilp as ilp_module
 
 from .exhaustive import minimum_bytes, optimum, outcome, plans
 from .strategies import problems, problems_and_budgets, scaled

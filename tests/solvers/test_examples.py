@@ -16,11 +16,11 @@ from autockpt.solvers import (
     simulate,
     solve,
 )
-from autockpt.solvers.articulation import articulation_plans
-from autockpt.solvers.chain import Chain
 from autockpt.solvers.columns import Columns
 from autockpt.solvers.judge import Judge
-from autockpt.solvers.model import Model, Question
+from autockpt.solvers.plans.articulation import articulation_plans
+from autockpt.solvers.plans.chain import Chain
+from autockpt.solvers.programme.model import Model, Question
 
 
 def row_of_calls(base_bytes: list[int], saved: list[tuple[int, int]], seconds: list[float]) -> Problem:

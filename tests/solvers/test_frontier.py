@@ -20,13 +20,13 @@ from autockpt.solvers import (
     Solution,
     Status,
     UnknownSolver,
-    ilp,
     simulate,
     solve,
     sweep,
 )
 from autockpt.solvers.columns import Columns
-from autockpt.solvers.instant import Instants
+from autockpt.solvers.plans.instant import Instants
+from autockpt.solvers.programme import ilp
 
 from .exhaustive import minimum_bytes, optimum
 from .strategies import problems
@@ -162,7 +162,7 @@ def test_a_plan_that_fits_a_budget_starts_the_search_of_the_next(monkeypatch: py
         return found
 
     monkeypatch.setattr(Instants, "best", weak_every_other_time)
-    monkeypatch.setattr("autockpt.solvers.frontier.search", spied)
+    monkeypatch.setattr("autockpt.solvers.sweeps.frontier.search", spied)
     sweep(transformer(8), points=12, seconds=1e-6)
     seconds = [starts[budget_bytes] for budget_bytes in sorted(starts)]
     assert len(set(seconds)) > 3

@@ -25,8 +25,8 @@ from autockpt.solvers import (
     solve,
     sweep,
 )
-from autockpt.solvers.instant import Instants
 from autockpt.solvers.judge import Judge
+from autockpt.solvers.plans.instant import Instants
 from tests.dataflow.test_bound import TOLERANCE, cheapest_schedule, models
 
 from .exhaustive import optimum, outcome

@@ -19,11 +19,11 @@ from autockpt.solvers import (
     simulate,
     solve,
 )
-from autockpt.solvers.articulation import articulation_points
-from autockpt.solvers.baselines import sqrt
-from autockpt.solvers.blocks import block_chain
 from autockpt.solvers.common import ordered, trim
 from autockpt.solvers.judge import Judge
+from autockpt.solvers.plans.articulation import articulation_points
+from autockpt.solvers.plans.baselines import sqrt
+from autockpt.solvers.plans.blocks import block_chain
 
 from .exhaustive import minimum_bytes, optimum
 from .strategies import problems, problems_and_budgets

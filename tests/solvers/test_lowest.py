@@ -21,7 +21,7 @@ from autockpt.solvers import (
     simulate,
     solve,
 )
-from autockpt.solvers.ilp import UNPROVEN
+from autockpt.solvers.programme.ilp import UNPROVEN
 
 from .exhaustive import judged_plans, minimum_bytes, optimum, recomputes_what_is_required
 from .strategies import problems, required_and_budgets

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from autockpt.solvers import SOLVERS, Infeasible, InvalidProblem, Problem, Save, Status, simulate, solve
-from autockpt.solvers.blocks import block_chain, widest_candidates
-from autockpt.solvers.pins import completed, coverable, demand
+from autockpt.solvers.pins import as_demands, completed, coverable
+from autockpt.solvers.plans.blocks import block_chain, widest_candidates
 
 from .exhaustive import judged_plans, minimum_bytes, plans, recomputes_what_is_required
 from .strategies import problems_and_plans, required_and_budgets
@@ -90,7 +90,7 @@ def test_a_budget_near_the_largest_integer_frees_from_nothing(name: str) -> None
 def test_an_inner_requirement_leaves_the_block_chain_alone() -> None:
     problem = transformer(6)
     required = dataclasses.replace(problem, required=(_call(problem, "transformer.h.3.attn#0"),))
-    assert block_chain(demand(required)).elements == block_chain(problem).elements
+    assert block_chain(as_demands(required)).elements == block_chain(problem).elements
 
 
 def test_nothing_but_what_is_required_is_added_to_a_plan_of_none() -> None:
@@ -129,7 +129,7 @@ def test_completing_a_plan_replaces_as_little_as_possible(drawn: tuple[Problem, 
     covered = {call for c in problem.candidates for call in range(c.start, c.stop)}
     for call in covered:
         required = dataclasses.replace(problem, required=(call,))
-        [whole] = completed(demand(required), [plan])
+        [whole] = completed(as_demands(required), [plan])
         assert recomputes_what_is_required(required, whole)
         spans = [(problem.candidates[c].start, problem.candidates[c].stop) for c in whole]
         assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
@@ -153,7 +153,7 @@ def test_a_demand_changes_no_level_where_it_is_met(drawn: tuple[Problem, tuple[i
         required = dataclasses.replace(problem, required=(call,))
         if not coverable(required, (call,)):
             continue
-        stated = demand(required)
+        stated = as_demands(required)
         levels, plain = simulate(stated, plan), simulate(problem, plan)
         if recomputes_what_is_required(required, plan):
             assert (levels.level_bytes, levels.recompute_seconds) == (plain.level_bytes, plain.recompute_seconds)

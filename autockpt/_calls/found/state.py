@@ -75,14 +75,7 @@ class ModuleState:
         self._tags = Tags([*tree.parameters, *tree.buffers]) if tree.modules else None
         self._tensors += tree.parameters
         tensors = [*self._tensors, *tree.buffers] if tree.buffers else self._tensors
-        try:
-            # Held until forward is over. If a tensor gets a new storage meanwhile, the old address must not be reused.
-            local = tensors if _WHOLE.issuperset(map(type, tensors)) else map(private.local, tensors)
-            self._storages = [*map(_storage_of, local)]
-            self.owners: dict[int, Tensor] = dict(zip(map(_key_of, self._storages), tensors, strict=True))
-        except NotImplementedError:  # a tensor without a storage has no key
-            self._storages = []
-            self.owners = {key: tensor for tensor in tensors if (key := private.storage_key(tensor))}
+        self._take_storages(tensors)
         self._aliased = len(self.owners) < len(tensors)
         on_cpu = all(map(_is_on_cpu, tensors))
         self.devices = set() if on_cpu else {tensor.device for tensor in tensors if not tensor.is_cpu}
@@ -92,6 +85,17 @@ class ModuleState:
             self._tensors += tree.buffers
         self._versions = private.versions(self._tensors)
         self._wants = [*map(_wants, self._tensors)]
+
+    def _take_storages(self, tensors: Sequence[Tensor]) -> None:
+        """Find whose each storage is."""
+        try:
+            # Held until forward is over. If a tensor gets a new storage meanwhile, the old address must not be reused.
+            local = tensors if _WHOLE.issuperset(map(type, tensors)) else map(private.local, tensors)
+            self._storages = [*map(_storage_of, local)]
+            self.owners: dict[int, Tensor] = dict(zip(map(_key_of, self._storages), tensors, strict=True))
+        except NotImplementedError:  # a tensor without a storage has no key
+            self._storages = []
+            self.owners = {key: tensor for tensor in tensors if (key := private.storage_key(tensor))}
 
     @property
     def copied(self) -> set[int]:

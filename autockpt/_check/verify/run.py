@@ -227,7 +227,7 @@ def _verdict(*, blamed: bool, noisy: bool, replayed: bool) -> Verdict:
 
 def _moves(plan: Plan) -> bool:
     """Whether a plan moves what some calls save off the device; nothing of these calls runs again."""
-    return any(segment.offload == "saved" for segment in plan.segments)
+    return any(not segment.runs_again for segment in plan.segments)
 
 
 def _wrong_replays(runs: Runs, noise: Sequence[Difference]) -> tuple[Difference, ...]:
@@ -286,12 +286,12 @@ def _never_met(model: torch.nn.Module, plan: Plan, replayed: Collection[str]) ->
     segments: list[str] = []
     units: list[str] = []
     for segment in plan.segments:
-        if segment.offload == "saved":  # nothing of it runs again
+        if not segment.runs_again:
             continue
         if not any(call in replayed for call in segment.calls):
             segments.append(" … ".join(label(call) for call in dict.fromkeys((segment.calls[0], segment.calls[-1]))))
             continue
-        for unit in (*segment.keep, *segment.skip):
+        for unit in segment.units:
             name, sharp, rest = unit.partition("#")
             if unit not in segment.calls and f"{canonical[name]}{sharp}{rest}" not in replayed:
                 units.append(unit)

@@ -24,8 +24,8 @@ from ..._data.errors import NotApplicable
 from ..._data.hardware.paces import DevicePace, HostPace, paces_of
 from ..._data.offload import Offload
 from ..._data.profile import Profile
-from ...solvers.baselines import SPARING
 from ...solvers.deadline import NEVER, Deadline
+from ...solvers.plans.baselines import SPARING
 from ...solvers.problem import Problem, Solution, Status
 from ..index.profile_index import Index
 from ..moves.road import Road

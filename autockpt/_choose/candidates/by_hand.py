@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ...solvers.blocks import layer_chains
 from ...solvers.errors import InvalidProblem
 from ...solvers.names import counted
+from ...solvers.plans.blocks import layer_chains
 from ...solvers.problem import Problem
 from ..dataflow.dataflow import Dataflow
 from ..index.profile_index import Index, Members

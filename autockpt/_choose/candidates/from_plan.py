@@ -50,9 +50,9 @@ def _replay(
 ) -> PlannedReplay | None:
     """Return what a segment is in the recorded step; None for nothing: no replay runs, or nothing is moved."""
     until = None if road is None else _until(index, members, segment)
-    if segment.offload == "saved":
+    if not segment.runs_again:
         return move_saved(index, members[0], rates, road, until)
-    if (segment.cuts or segment.inner) and not any(index.passes.keeping):  # else all is replayed at once
+    if segment.goes_in_parts and not any(index.passes.keeping):  # else all is replayed at once
         return in_parts(index, *_inner(index, named, members, segment), {})
     replay = replay_of(index, members, *_idle(index, members, segment))
     if replay is not None:
@@ -135,7 +135,7 @@ def _idle(index: Index, members: Members, segment: Segment) -> tuple[frozenset[i
 def _named(index: Index, members: Members, segment: Segment) -> tuple[set[int], set[int], dict[int, set[int]]]:
     """Find what a segment keeps and what it skips, by node, and the functions inside each."""
     inside = {index.nodes[n].key: n for member in members for n in range(member, index.nodes[member].stop)}
-    unknown = [key for key in (*segment.keep, *segment.skip) if key not in inside]
+    unknown = [key for key in segment.units if key not in inside]
     keep, skip = ({inside[key] for key in keys if key in inside} for keys in (segment.keep, segment.skip))
     inside_of = {node: _functions(index, node) for node in keep | skip}
     unknown += [index.nodes[node].key for node, found in inside_of.items() if not found]

@@ -8,8 +8,8 @@ others' for the replay. Only what ranks were seen to have alike, in parts of one
 
 A storage goes once a segment, whatever shares it. What has no graph stays: batches, masks, positions; parameters too.
 Where the step waits for the copies, seconds are bytes by rate, both ways, and something for each tensor. Where they run
-beside the computing, a storage stands until the call has ended `until` which it leaves, and again from that one's
-backward on; seconds are what copies take from the device's memory, and what waiting is left: see `_choose/moves`.
+beside the computing, a storage uses device memory until call `until` ends, and again from that call's backward. Seconds
+are then what copies take from the device's memory, and what waiting is left: see `_choose/moves`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SLOWED = 1 / 64
 """Share of a copy's seconds by which it slows what runs beside it: it takes 25 GB/s of some 1,600 of the memory."""
 
 FAR = 6
-"""So many ends of calls are tried, the first of which is about as far as the next block's: what needs more is large."""
+"""So many ends of calls are tried. The first one is about a block ahead."""
 
 LATER = 16
 """So many later ends are tried for a move that is late."""
 
 ROOMY = 2.0
-"""So much longer a move may take than its own copies do, in a second way to make it: others use the link as well."""
+"""A second way to make a move leaves it this many times the seconds of its copies, since other moves share the link."""
 
 
 def road_of(profile: Profile, offload: Offload) -> Road | None:

@@ -3,7 +3,7 @@
 A call inside a segment has an inner replay if the segment's replay leaves it to a later replay of its own.
 
 a call        children a b c d     inner [a]  [b]  [a b]  [a][b]  ...: those of lowest peak; equal calls have the same
-a row         its runs in parts, as `offers` has them; each also with the inner replays of its calls
+a row         its runs in parts, as `cut_runs` has them; each also with the inner replays of its calls
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...solvers.deadline import Deadline
-from ..cuts.offers import offers
+from ..cuts.cut_runs import cut_runs
 from ..index.profile_index import Index, Members
 from ..replay_cost.effects import PlannedReplay, replay_of
 from ..replay_cost.parts import Cuts, Inner, Inners, Known, in_parts
@@ -21,23 +21,23 @@ from .runs import rows_of
 MOST_CHILDREN = 12
 """A call with more children gets no inner replays: for rows of calls, runs in parts suffice."""
 
-SPEAKS = ("c10d.", "_c10d_functional.")
+COLLECTIVES = ("c10d.", "_c10d_functional.")
 """Prefixes of the names of operators that run collectives."""
 
 
 def replays_in_parts(index: Index, deadline: Deadline) -> Iterator[PlannedReplay]:
-    """Yield calls with inner replays, and runs of siblings that are replayed in parts; see `offers`.
+    """Yield calls with inner replays, and runs of siblings that are replayed in parts; see `cut_runs`.
 
     The smallest part is one call that saves something, with the functions before it. Yield nothing if a backward keeps
     its graph, since everything is then replayed at once, or if operators run collectives.
     """
-    if any(index.passes.keeping) or any(name.startswith(SPEAKS) for name in index.profile.ops.name):
+    if any(index.passes.keeping) or any(name.startswith(COLLECTIVES) for name in index.profile.ops.name):
         return
     insides = Insides(index, deadline)
     for row in rows_of(index):
         yield from insides.of_calls(row)
         for groups in _stretches(index, row):
-            for first, stop, levels in offers(len(groups)):
+            for first, stop, levels in cut_runs(len(groups)):
                 if deadline.passed:
                     return
                 run = groups[first:stop]

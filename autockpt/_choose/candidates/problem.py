@@ -65,7 +65,7 @@ def _candidate(replay: PlannedReplay, place: Mapping[int, int], step_of: Sequenc
         start=replay.members[0],
         stop=replay.stop,
         length=len(replay.members),
-        partial=bool(replay.alone or replay.segment.cuts or replay.segment.inner),
+        partial=bool(replay.alone) or replay.segment.goes_in_parts,
         multiplies=replay.multiplies,
         recompute_seconds=replay.segment.recompute_seconds,
         holds=tuple([Hold(place[t], step_of[tick]) for t, tick in replay.held]),

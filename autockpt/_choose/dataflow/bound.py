@@ -46,10 +46,10 @@ from typing import Any
 
 import numpy as np
 
-from ...solvers import highs
 from ...solvers.deadline import Deadline
 from ...solvers.errors import BackendError, InvalidProblem
 from ...solvers.judge import Floats, peaks
+from ...solvers.programme import highs
 from .dataflow import Dataflow
 
 SECONDS = 10.0

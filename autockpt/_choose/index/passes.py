@@ -42,7 +42,7 @@ class Passes:
             key, tensor = (save, self.at(tick)), self._saves.tensor[save]
             self._lasts[key] = max(self._lasts.get(key, 0), min(until, released[tensor]))
         self._reads = sorted((tick, i) for i in range(len(self._saves)) for tick in self.reads(i))
-        self.keeping = [self._keeps(number) for number in range(len(self._begins) + 1)]
+        self.keeping = [self._keeps_graph(number) for number in range(len(self._begins) + 1)]
         of_step = (True, *(tick not in profile.nested_ticks for tick in self._begins))
         self.of_step_keeping = [keeps for keeps, own in zip(self.keeping, of_step, strict=True) if own]
 
@@ -112,7 +112,7 @@ class Passes:
                 return min(later, ends)
         return ends
 
-    def _keeps(self, number: int) -> bool:
+    def _keeps_graph(self, number: int) -> bool:
         """Whether a pass kept its graph. Then it released nothing before its last read; otherwise every node releases.
 
         If a pass reads the saves of one node only, any release comes after its last read. Such a pass kept its graph if

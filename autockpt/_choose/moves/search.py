@@ -14,19 +14,18 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ..._data.plan import Segment
-from ...solvers import ilp
 from ...solvers.columns import Columns
 from ...solvers.common import judged
 from ...solvers.deadline import Deadline
 from ...solvers.judge import Judge
-from ...solvers.pins import demand, highest_bytes
+from ...solvers.pins import as_demands, highest_bytes
 from ...solvers.problem import Addition, Problem, Solution, Step
-from .road import Move, Road
+from ...solvers.programme import ilp
+from ..replay_cost.effects import PlannedReplay
+from .road import Road
 
 FULL, APART, TRIES = 0.85, 0.15, 2
 """How full windows may get in the first search, how much this changes for the next, and how many searches there are.
@@ -42,30 +41,7 @@ LITTLE = 0.02
 """The device counts as not waiting if it waits for at most this share of the seconds that moving saves."""
 
 
-class Moving(Protocol):
-    """A candidate: a segment, when its replay runs, and what it moves.
-
-    Attributes:
-        segment: the segment, with its seconds.
-        tick: when its first replay runs.
-        move: what it copies over the link; None if nothing.
-        waits_seconds: how many of the segment's seconds the step would wait if nothing else used the link.
-    """
-
-    @property
-    def segment(self) -> Segment: ...
-    @property
-    def tick(self) -> int: ...
-    @property
-    def move(self) -> Move | None: ...
-    @property
-    def waits_seconds(self) -> float: ...
-
-
-Each = TypeVar("Each", bound=Moving)
-
-
-def more_seconds(road: Road | None, chosen: Sequence[Moving]) -> float:
+def more_seconds(road: Road | None, chosen: Sequence[PlannedReplay]) -> float:
     """Return the seconds that a plan takes beyond those of its segments: each counts waits as if it had the link alone.
 
     It is below 0 if the copies of several segments together wait less.
@@ -77,14 +53,14 @@ def more_seconds(road: Road | None, chosen: Sequence[Moving]) -> float:
     return road.waiting_seconds(moves, again) - sum(each.waits_seconds for each in chosen)
 
 
-def with_waits(road: Road | None, replays: Sequence[Moving], solution: Solution) -> Solution:
+def with_waits(road: Road | None, replays: Sequence[PlannedReplay], solution: Solution) -> Solution:
     """Return a solution whose seconds include those that the device waits for the link."""
     more = more_seconds(road, [replays[i] for i in solution.chosen])
     return replace(solution, recompute_seconds=max(solution.recompute_seconds + more, 0.0)) if more else solution
 
 
 def with_windows(
-    road: Road | None, replays: Sequence[Moving], problem: Problem, budget_bytes: int, full: float = 1.0
+    road: Road | None, replays: Sequence[PlannedReplay], problem: Problem, budget_bytes: int, full: float = 1.0
 ) -> Problem:
     """Return the problem with the windows of the link as steps after all others; unchanged if there is no `road`."""
     if road is None:
@@ -111,7 +87,7 @@ def _with_bases(columns: Columns, problem: Problem) -> Columns:
     return found
 
 
-class Search(Generic[Each]):
+class Search:
     """Looks among candidates for plans whose copies overlap with compute.
 
     Args:
@@ -125,17 +101,17 @@ class Search(Generic[Each]):
     def __init__(
         self,
         road: Road | None,
-        replays: Sequence[Each],
+        replays: Sequence[PlannedReplay],
         problem: Problem,
         *,
-        state: Callable[[Sequence[Each]], Problem],
-        later: Callable[[Each], Iterable[Each]],
+        state: Callable[[Sequence[PlannedReplay]], Problem],
+        later: Callable[[PlannedReplay], Iterable[PlannedReplay]],
     ) -> None:
         self._road, self._replays, self._problem, self._state, self._later = road, replays, problem, state, later
 
     def cheaper(
         self, best: Solution, budget_bytes: int, *, solver: str, deadline: Deadline
-    ) -> tuple[Sequence[Each], Solution]:
+    ) -> tuple[Sequence[PlannedReplay], Solution]:
         """Look for a plan that costs less than the best so far. Return it, after the candidates that it chooses from.
 
         A heuristic: `ilp` searches with the windows of the link. If the device waits in what it finds, moves get later
@@ -150,7 +126,7 @@ class Search(Generic[Each]):
         start, before, known = (best.chosen, best.solver), best.recompute_seconds, self._replays
         columns, full, budget_bytes = None, FULL, min(budget_bytes, highest_bytes(self._problem))
         for number in range(TRIES if self._road is not None else 1):
-            windowed = demand(with_windows(self._road, self._replays, self._problem, budget_bytes, full))
+            windowed = as_demands(with_windows(self._road, self._replays, self._problem, budget_bytes, full))
             columns = Columns(Judge(windowed)) if columns is None else _with_bases(columns, windowed)
             until = deadline.share(SHARE) if self._road is not None and not number else deadline
             searched = ilp.search(columns, start, budget_bytes, deadline=until, asked=solver)
@@ -163,7 +139,7 @@ class Search(Generic[Each]):
             full += -APART if waits > LITTLE * (before - searched.recompute_seconds) else APART
         return known, best
 
-    def _with_time(self, solution: Solution, budget_bytes: int) -> tuple[Sequence[Each], Solution]:
+    def _with_time(self, solution: Solution, budget_bytes: int) -> tuple[Sequence[PlannedReplay], Solution]:
         """Let moves end later while the peak allows it and the device waits no longer; return candidates and solution.
 
         Only near the peak is there no memory for this.

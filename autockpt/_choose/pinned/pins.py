@@ -29,7 +29,7 @@ ByHand: TypeAlias = Mapping[int, PlannedReplay]
 FREES_NOTHING = "running it again would free nothing"
 
 
-def pin(candidates: Candidates, pins: Pins) -> Candidates:
+def with_pins(candidates: Candidates, pins: Pins) -> Candidates:
     """Return the candidates that honour all pins, and the problem that requires them; O(candidates × pinned calls).
 
     No part of what is kept runs again. A call to recompute is a segment of its own, so that its boundary is held. Where
@@ -153,7 +153,7 @@ def _apart(index: Index, replay: PlannedReplay, node: int) -> bool:
 
 def _spares(index: Index, replay: PlannedReplay, node: int) -> bool:
     """Whether no part of a call or function runs again in a segment."""
-    if replay.segment.offload == "saved" or _apart(index, replay, node):
+    if not replay.segment.runs_again or _apart(index, replay, node):
         return True
     if index.is_function(node):
         return node in replay.alone or index.is_free(node) or not index.begins(node, replay.end)
@@ -162,7 +162,7 @@ def _spares(index: Index, replay: PlannedReplay, node: int) -> bool:
 
 def _leaves(index: Index, replay: PlannedReplay, node: int) -> bool:
     """Whether nothing of a call or function runs again in a segment that covers it."""
-    if replay.segment.offload == "saved":
+    if not replay.segment.runs_again:
         return not _apart(index, replay, node)
     if not replay.alone:
         return False
@@ -207,7 +207,7 @@ def _why_not(candidates: Candidates, node: int, keeping: list[int], honouring: l
     covering = {
         i
         for i, replay in enumerate(candidates.replays)
-        if replay.segment.offload != "saved" and replay.members[0] <= node < replay.stop
+        if replay.segment.runs_again and replay.members[0] <= node < replay.stop
     }
     if why := _why_never(candidates, node, covered=bool(covering)):
         return why

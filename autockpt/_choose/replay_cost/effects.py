@@ -14,7 +14,7 @@ If a function is kept, what it made and saved stays from forward on instead, as 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..._data.plan import Segment
@@ -85,15 +85,13 @@ def replay_of(
     boundary = boundary_of(index, members)
     over = index.passes.held_until(slots, max(fills))
     held = dict.fromkeys([*boundary, *left.results], over)
-    twice = standing_twice(index, members, held, alone)
+    twice = duplicated_in_replay(index, members, held, alone)
     buffers = changed_buffers(index, members)
     snapshot = sum(index.profile.buffer_bytes[name] for name in buffers)
     replays = [_one_replay(index, members, tick, needed, left, held, twice, snapshot) for tick, needed in fills.items()]
     end = max(each.end for each in replays)
     additions = [addition for each in replays for addition in each.additions]
-    for i in set(inside).difference(slots):
-        if saves.tensor[i] >= 0:
-            held[saves.tensor[i]] = max(held.get(saves.tensor[i], 0), saves.release[i])
+    _hold_saved(index, set(inside).difference(slots), held)
     additions += [(snapshot, index.nodes[members[0]].enter, over)] if snapshot else []
     return PlannedReplay(
         members=members,
@@ -109,6 +107,14 @@ def replay_of(
         host=HostWork.sum(each.host for each in replays),
         multiplies=any(n not in alone and index.begins(n, end) for n in index.within(members, index.multiplying)),
     )
+
+
+def _hold_saved(index: Index, slots: Iterable[int], held: dict[int, int]) -> None:
+    """Note in `held` what units save: autograd holds it until its last backward."""
+    saves = index.profile.saves
+    for i in slots:
+        if saves.tensor[i] >= 0:
+            held[saves.tensor[i]] = max(held.get(saves.tensor[i], 0), saves.release[i])
 
 
 def _never_read(index: Index, members: Members, slots: Sequence[int]) -> PlannedReplay | None:
@@ -136,7 +142,7 @@ def _never_read(index: Index, members: Members, slots: Sequence[int]) -> Planned
     )
 
 
-def standing_twice(
+def duplicated_in_replay(
     index: Index, members: Members, held: Collection[int], alone: Collection[int]
 ) -> dict[int, Mapping[int, Copies]]:
     """Return the held tensors that the replay makes too: the caller's code made something of a member's result."""

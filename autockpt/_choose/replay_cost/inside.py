@@ -17,7 +17,7 @@ import msgspec
 
 from ..._data.plan import Segment
 from ..index.profile_index import Index, Members
-from .effects import PlannedReplay, boundary_of, changed_buffers, replay_of, restored, standing_twice
+from .effects import PlannedReplay, boundary_of, changed_buffers, duplicated_in_replay, replay_of, restored
 from .replay_peak import replay_peak
 from .replay_seconds import HostWork
 
@@ -31,18 +31,12 @@ def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -
     whole = replay_of(index, members)
     if whole is None or not inner:
         return whole
-    within = HostWork(members=sum(len(each.members) for each in inner))
-    whole = replace(
-        whole,
-        segment=_segment(index, whole.segment, inner),
-        device_seconds=whole.device_seconds + sum(each.device_seconds for each in inner),
-        host=HostWork.sum([whole.host, within, *(each.host for each in inner)]),
-    )
+    whole = _with_costs(index, whole, inner)
     saves, inside = index.profile.saves, index.saves_of(members)
     later = {i for each in inner for i in index.saves_of(each.members)}
     alive = [i for i in inside if saves.release[i] > whole.tick]
     boundary = boundary_of(index, members)
-    if not alive or standing_twice(index, members, boundary, frozenset()):
+    if not alive or duplicated_in_replay(index, members, boundary, frozenset()):
         return whole
     end, needed = max(saves.pack[i] for i in alive), {i: saves.release[i] for i in alive if i not in later}
     held, given = _held_and_given(index, members, inner, dict.fromkeys(boundary, whole.tick + 1))
@@ -57,6 +51,17 @@ def with_inner(index: Index, members: Members, inner: Sequence[PlannedReplay]) -
         whole,
         held=tuple(held.items()),
         additions=_additions(index, whole, inner, peak_bytes, until),
+    )
+
+
+def _with_costs(index: Index, whole: PlannedReplay, inner: Sequence[PlannedReplay]) -> PlannedReplay:
+    """Return a replay as a plan names it, with what the inner ones take of the host and the device."""
+    within = HostWork(members=sum(len(each.members) for each in inner))
+    return replace(
+        whole,
+        segment=_segment(index, whole.segment, inner),
+        device_seconds=whole.device_seconds + sum(each.device_seconds for each in inner),
+        host=HostWork.sum([whole.host, within, *(each.host for each in inner)]),
     )
 
 

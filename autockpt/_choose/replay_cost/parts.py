@@ -22,7 +22,7 @@ from ..._data.cuts import parts_of
 from ..._data.hardware.rooflines import HostCosts
 from ..._data.plan import Segment
 from ..index.profile_index import Index, Members
-from .effects import PlannedReplay, boundary_of, changed_buffers, standing_twice, unread_names
+from .effects import PlannedReplay, boundary_of, changed_buffers, duplicated_in_replay, unread_names
 from .inside import with_inner
 from .replay_peak import replay_peak
 from .replay_seconds import NO_WORK, HostWork, host_work
@@ -138,7 +138,7 @@ def _held_and_given(
 def _descent_peak(index: Index, descended: Members, given: dict[int, int], boundary: dict[int, None]) -> int:
     """Return the peak bytes of a descent. What it gives to parts stays allocated."""
     end = index.nodes[descended[-1]].exit
-    twice = standing_twice(index, descended, boundary, frozenset())
+    twice = duplicated_in_replay(index, descended, boundary, frozenset())
     made = {(tensor, -1) for tensor in given if index.covers(descended, index.births[tensor])}
     peak_bytes = replay_peak(index, descended, end, made, frozenset(), [], twice)
     peak_bytes += sum(index.profile.buffer_bytes[name] for name in changed_buffers(index, descended))

@@ -69,7 +69,7 @@ def left_alone(
     """
     given: dict[int, Collection[int]] = {f: (*index.reads(f), _OLDER) for f in idle}
     readers, left = _needs(index, members, given)
-    calls = dict(_as_one(index, members, left, set(idle), readers, whole))
+    calls = dict(_calls_as_units(index, members, left, set(idle), readers, whole))
     if calls:
         for call, own in calls.items():
             given |= dict.fromkeys(own, tuple(each.tensor for each in index.nodes[call].arguments))
@@ -131,7 +131,7 @@ def _read(readers: Readers, made: Iterable[int], own: Collection[int]) -> set[in
     return {tensor for tensor in made if not readers[tensor].issubset(own)}
 
 
-def _as_one(
+def _calls_as_units(
     index: Index,
     members: Members,
     left: set[int],

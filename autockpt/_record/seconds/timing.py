@@ -109,14 +109,25 @@ def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Sec
     except torch.OutOfMemoryError:
         roomy = False
         at = fastest(STAMPED, OF_CALLS, retain=False)
-    at = dict(recorded.at) if at is None else at
-    forward = at["forward_end", 0]
     plain = None
     if roomy:
         with contextlib.suppress(torch.OutOfMemoryError):
             plain = fastest(PLAIN, retain=False)
+    return _scaled(dict(recorded.at) if at is None else at, plain, recorded)
+
+
+def _scaled(at: dict[Place, float], plain: dict[Place, float] | None, recorded: Seconds) -> Seconds:
+    """Return the seconds of stamped forwards as they are in a plain step.
+
+    Args:
+        at: seconds by place, of stamped forwards.
+        plain: those of a plain step; None if none was timed.
+        recorded: what the recorded run measured.
+    """
+    forward = at["forward_end", 0]
     if plain is None:
-        return Seconds(at=at, ops=recorded.ops, plain_seconds=recorded.plain_seconds / recorded_forward * forward)
+        plain_seconds = recorded.plain_seconds / recorded.at["forward_end", 0] * forward
+        return Seconds(at=at, ops=recorded.ops, plain_seconds=plain_seconds)
     slower = plain["forward_end", 0] / forward if forward else 1.0
     at = {place: each * slower for place, each in at.items()}
     ahead = min(1 / slower, 1.0) if slower else 1.0

@@ -77,7 +77,7 @@ class Flow:
         """Whether a storage was allocated in the step, and is not a gathered parameter."""
         return storage >= 0 and storage not in self.parameters
 
-    def born(self, storage: int) -> int:
+    def birth_of(self, storage: int) -> int:
         """Tick at which a storage was allocated; -1 if that was before the step."""
         return self._birth[storage] if storage >= 0 else -1
 
@@ -96,7 +96,7 @@ class Flow:
     def makes(self, op: int) -> list[int]:
         """Tensors that an operator allocates and returns."""
         span = self.ops[op]
-        return [each for each in span.last.storages if self.born(each) > span.first.tick]
+        return [each for each in span.last.storages if self.birth_of(each) > span.first.tick]
 
     def changed(self, op: int) -> list[int]:
         """Storages that an operator changes in place."""
@@ -176,7 +176,7 @@ class Flow:
         """Tick at which a storage was allocated. If the tape does not see its device: when an operator last made it."""
         made = self._made_elsewhere.get(storage, [])
         newest = bisect_right(made, tick)
-        return made[newest - 1] if newest else self.born(storage)
+        return made[newest - 1] if newest else self.birth_of(storage)
 
     @cached_property
     def _made_elsewhere(self) -> dict[int, list[int]]:
@@ -212,7 +212,7 @@ class Flow:
             for storage in self.changed(op):
                 counted = not self.run.ops[op].name.startswith(MOVES_STATISTICS) and not self.aliases(span)
                 mine = self.buffer_users.get(storage) == [function] and not counted
-                if self.born(storage) < span.first.tick and not mine:
+                if self.birth_of(storage) < span.first.tick and not mine:
                     return True
         return False
 

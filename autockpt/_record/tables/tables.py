@@ -190,7 +190,7 @@ def _reads_of_functions(flow: Flow) -> list[dict[int, None]]:
         # A function may also read what is not among its arguments: an attribute, a closure.
         if each.function >= 0 and not hollow[each.function] and not flow.is_view(op):
             begin = flow.functions[each.function].first.tick
-            reads[each.function].update(dict.fromkeys(t for t in flow.reads(op) if flow.born(t) < begin))
+            reads[each.function].update(dict.fromkeys(t for t in flow.reads(op) if flow.birth_of(t) < begin))
     return reads
 
 
@@ -201,7 +201,7 @@ def _made_by_functions(flow: Flow, found: Lifetimes) -> tuple[tuple[int, ...], .
         if save.function >= 0:
             made[save.function] += pack.storages
     return tuple(
-        tuple(sorted({t for t in own if flow.born(t) > span.first.tick}))
+        tuple(sorted({t for t in own if flow.birth_of(t) > span.first.tick}))
         for span, own in zip(flow.functions, made, strict=True)
     )
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
 from ..._calls.objects.attributes import tensors_at_attributes
-from .marks import Found, MarkKind, SeenCall
-
-
-class Marks(Protocol):
-    """Puts a marker on the tape: its kind, its index, and the keys of its storages."""
-
-    def __call__(self, kind: MarkKind, index: int, *, keys: tuple[int, ...]) -> object: ...
+from .marks import Found, SeenCall
 
 
 def mark_attributes(
-    mark: Marks, key: Callable[[torch.Tensor], int], index: int, call: SeenCall, module: torch.nn.Module
+    mark: Callable[..., object], key: Callable[[torch.Tensor], int], index: int, call: SeenCall, module: torch.nn.Module
 ) -> None:
-    """Mark the tensors at attributes of the modules of call number `index`, if there are any with a `key`."""
+    """Mark the tensors at attributes of the modules of call number `index`, if there are any with a `key`.
+
+    `mark` puts a marker on the tape: its kind, its index, and the keys of its storages.
+    """
     every = ((name, each, key(each)) for name, each in tensors_at_attributes(module, call.name))
     found = [(Found(name, each.grad_fn is not None), number) for name, each, number in every if number]
     if found:

@@ -188,7 +188,7 @@ thread = _Thread()
 
 
 @contextmanager
-def carrying(counts: tuple[dict[str, int], set[int]]) -> Iterator[None]:
+def numbering_on(counts: tuple[dict[str, int], set[int]]) -> Iterator[None]:
     """Let the next forward go on with the `counts` of calls, and segments begun, of an earlier one."""
     thread.carried = counts
     try:

@@ -62,7 +62,7 @@ def table_of(
         unplanned=UnplannedCalls(known),
         stash=stash_of(plan.offload, model) if any(segment.offload for segment in plan.segments) else PlanStash(),
         ends=frozenset(place.until for place in targets.members.values() if place.until is not None),
-        around={number: InParts for number, segment in enumerate(plan.segments) if segment.cuts or segment.inner},
+        around={number: InParts for number, segment in enumerate(plan.segments) if segment.goes_in_parts},
         early=early,
     )
     wanted = {"", *table.parents, *table.names, *units.inside, *targets.children, *unplanned, *map(name_of, table.ends)}
@@ -103,7 +103,7 @@ class _Targets:
         every = (
             key
             for segment in _all_of(plan.segments)
-            for key in (*segment.calls, *filter(None, [segment.parent, segment.until]), *segment.keep, *segment.skip)
+            for key in (*segment.calls, *filter(None, [segment.parent, segment.until]), *segment.units)
         )
         missing = {name for name in map(name_of, map(_call_of, every)) if name not in self.modules}
         if missing:
@@ -140,7 +140,7 @@ class _Targets:
                 buffers=buffers,
                 unread=() if function else attributes_inside(name_of(call), segment.unread),
                 linked=key in segment.linked,
-                selective=bool(segment.keep or segment.skip),
+                selective=bool(segment.units),
                 offload=segment.offload,
                 until=None if segment.until is None else self._key(segment.until),
                 cut=segment.cuts[position] if segment.cuts else 0,

@@ -10,11 +10,10 @@ import msgspec
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.predict.peak_breakdown import peak_parts
 from ..._choose.predict.timeline import predict_timeline
-from ..._data.cuts import levels_of
 from ..._data.frontier import Frontier
 from ..._data.hardware.paces import host_mode
 from ..._data.hardware.rooflines import is_host_bound
-from ..._data.plan import Plan
+from ..._data.plan import Plan, levels_of
 from ..._data.profile import Profile
 from ..._train.messages.words import in_words, phrase
 from ...solvers import simulate

@@ -184,7 +184,7 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
     apart: set[int] = set()  # calls of which some child has a decision of its own
     pinned = _named(index, plan.pinned_recompute)
     for segment in plan.segments:
-        if segment.offload == "saved":
+        if not segment.runs_again:
             call = numbers[segment.calls[0]]
             found[call : index.nodes[call].stop] = [("moved", "waits")] * (index.nodes[call].stop - call)
             apart.add(index.nodes[call].parent)

@@ -10,10 +10,9 @@ import msgspec
 
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.predict.timeline import predict_timeline
-from ..._data.cuts import levels_of
 from ..._data.goal import Goal
 from ..._data.hardware.paces import host_mode
-from ..._data.plan import Plan, Segment
+from ..._data.plan import Plan, Segment, levels_of
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
 from ...solvers.units import format_like, format_seconds
@@ -167,25 +166,29 @@ def _figures(plan: Plan, found: Activations | None, profile: Profile | None) -> 
     if profile is not None and profile.optimizer_step_bytes:
         yield from optimizer_step(profile, in_unit)
     if plan.plain_seconds:
-        more = ", moves included" if plan.offload is not None else ""
-        yield "predicted recompute", format_seconds(plan.recompute_seconds), f"per step{more}"
-        seconds, how = format_seconds(plan.plain_seconds), how_timed(plan.profile_mode)
-        plain = f"of the plain step, {seconds} as {how}"
-        yield "predicted recompute overhead", f"{plan.recompute_overhead:.1%}", plain
-        if plan.host_pace_seconds is not None:
-            said = f"{pace(plan)}; {whose_host(plan.host_mode is not None, profile)}"
-            yield "predicted at the host's pace", format_seconds(plan.host_pace_seconds), said
-        elif alone := why_one_clock(plan, profile) if profile is not None else "":
-            yield "seconds", "one clock", alone
-        if plan.lower_bound_seconds is not None and plan.segments:
-            least = format_seconds(plan.lower_bound_seconds)
-            yield "least by any method", least, "operator by operator, the host's time not counted"
+        yield from _seconds(plan, profile)
     if plan.profile_mode:
         yield "profile", plan.profile_mode, MODES[plan.profile_mode]
     if found is not None:
         held = f"; {in_unit(found.replay_bytes)} more held for replays" if found.replay_bytes else ""
         saved = f"of {in_unit(found.saved_bytes)} saved for backward{held}"
         yield "predicted bytes freed", in_unit(found.freed_bytes), saved
+
+
+def _seconds(plan: Plan, profile: Profile | None) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows on what a plan costs in time."""
+    more = ", moves included" if plan.offload is not None else ""
+    yield "predicted recompute", format_seconds(plan.recompute_seconds), f"per step{more}"
+    seconds, how = format_seconds(plan.plain_seconds), how_timed(plan.profile_mode)
+    yield "predicted recompute overhead", f"{plan.recompute_overhead:.1%}", f"of the plain step, {seconds} as {how}"
+    if plan.host_pace_seconds is not None:
+        said = f"{pace(plan)}; {whose_host(plan.host_mode is not None, profile)}"
+        yield "predicted at the host's pace", format_seconds(plan.host_pace_seconds), said
+    elif alone := why_one_clock(plan, profile) if profile is not None else "":
+        yield "seconds", "one clock", alone
+    if plan.lower_bound_seconds is not None and plan.segments:
+        least = format_seconds(plan.lower_bound_seconds)
+        yield "least by any method", least, "operator by operator, the host's time not counted"
 
 
 def _of_what(goal: Goal | None, budget_bytes: int) -> str:

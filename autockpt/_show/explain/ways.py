@@ -21,14 +21,7 @@ PAIRS = "A loss over pairs of the batch, contrastive or ranking, is another one 
 def answer(found: Fits, several: bool) -> str:
     """Say in a sentence how the step is taken fastest, or on how many devices it fits."""
     if len(found.rows) > 1:
-        best = [row.best for row in found.rows if row.best is not None]
-        split = sum(way.microbatches > 1 for way in best)
-        plain = sum(way.microbatches == 1 and way.plan is None for way in best)
-        numbers = {"as it is": plain, "with a plan": len(best) - plain - split, "in microbatches": split}
-        how = ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
-        what = "rows below" if several else "devices"
-        number = f"{len(best)} of" if best else "none of the"
-        return ": ".join(filter(None, [f"Fits {number} {len(found.rows)} {what}", how]))
+        return _on_how_many(found, "rows below" if several else "devices")
     (row,) = found.rows
     usable = f"{format_bytes(row.device.usable_bytes)} usable"
     way = row.best
@@ -43,6 +36,17 @@ def answer(found: Fits, several: bool) -> str:
     if way.plan is None and way.microbatches == 1:
         return f"Fits {row.gpu} as it is{speed and f', {speed}'} ({usable})"
     return f"On {row.gpu}: {way_in_words(way)}{speed and f': {speed}'}{_why(found, row, way)}"
+
+
+def _on_how_many(found: Fits, what: str) -> str:
+    """Say on how many devices the step fits, and how; `what` they are called."""
+    best = [row.best for row in found.rows if row.best is not None]
+    split = sum(way.microbatches > 1 for way in best)
+    plain = sum(way.microbatches == 1 and way.plan is None for way in best)
+    numbers = {"as it is": plain, "with a plan": len(best) - plain - split, "in microbatches": split}
+    how = ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
+    number = f"{len(best)} of" if best else "none of the"
+    return ": ".join(filter(None, [f"Fits {number} {len(found.rows)} {what}", how]))
 
 
 def _why(found: Fits, row: FitRow, best: StepWay) -> str:

@@ -39,15 +39,18 @@ def apart(tensor: Tensor) -> Apart | None:
     if (present := here(tensor)) is not tensor:  # a result of a collective that has arrived
         return _nested([present], lambda parts: parts)
     wrapper: Any = tensor
-    if not is_traceable_wrapper_subclass(wrapper):
-        return None
+    return _traceable(wrapper) if is_traceable_wrapper_subclass(wrapper) else None
+
+
+def _traceable(wrapper: Any) -> Apart | None:
+    """Take apart a wrapper that torch can flatten and make again."""
     try:
         names, context = wrapper.__tensor_flatten__()
         every = {name: getattr(wrapper, name) for name in names}
     except AttributeError:  # a wrapper that is only being made
         return None
-    kind: Any = type(tensor)
-    size, stride = tensor.size(), tensor.stride()
+    kind: Any = type(wrapper)
+    size, stride = wrapper.size(), wrapper.stride()
     # Where sizes are symbols, these are tied to a tensor object: another one with the same numbers would not do.
     tied = any(isinstance(each, torch.SymInt) for each in size)
     inner = [

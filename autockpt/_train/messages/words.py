@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..._choose.index.products import multiplies
-from ..._data.cuts import depth_of, levels_of
-from ..._data.plan import Plan, Segment
+from ..._data.cuts import depth_of
+from ..._data.plan import Plan, Segment, levels_of
 from ..._data.profile import Profile
 from ..._data.text.keys import label, split_key
 from ...solvers.units import format_like
@@ -53,7 +53,7 @@ def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
     """
     kinds: dict[tuple[str, str], _Kind] = {}
     for segment in plan.segments:
-        for call in segment.calls if segment.offload != "saved" else ():
+        for call in segment.calls if segment.runs_again else ():
             before, layer, after = _split(call)
             kind = kinds.setdefault((before, after), _Kind(before, after))
             kind.layers += [layer] if layer is not None else []
@@ -110,7 +110,7 @@ def _moved(plan: Plan) -> str:
     moving = [segment for segment in plan.segments if segment.offload]
     if not moving:
         return ""
-    saving = sum(segment.offload == "saved" for segment in moving)
+    saving = sum(not segment.runs_again for segment in moving)
     what = [f"what {saving} {'call saves' if saving == 1 else 'calls save'}"] if saving else []
     if boundaries := len(moving) - saving:
         what.append(f"{boundaries} {'boundary' if boundaries == 1 else 'boundaries'}")

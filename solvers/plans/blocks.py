@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from statistics import median
 
-from .problem import Call, Candidate, Problem
+from ..problem import Call, Candidate, Problem
 
 MIN_BLOCKS = 4  # a chain of fewer calls that matter leaves nothing to choose from
 

@@ -35,10 +35,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .columns import Columns
-from .common import Plan
-from .deadline import NEVER, Deadline
-from .judge import Floats, Ints, Judge, course
+from ..columns import Columns
+from ..common import Plan
+from ..deadline import NEVER, Deadline
+from ..judge import Floats, Ints, Judge, course
 
 SLOTS = 2000  # parts of the room in which held bytes are counted
 MOST_CELLS = 20_000_000  # points times slots, 160 MB: where there are more than 10,000 points, slots are fewer

@@ -41,10 +41,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..columns import Columns
+from ..common import Plan
+from ..judge import Floats
 from . import highs
-from .columns import Columns
-from .common import Plan
-from .judge import Floats
 
 SCALE = 1000.0
 

@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..columns import Columns
+from ..common import Plan, infeasible, judged, patient, trim
+from ..deadline import Deadline
+from ..errors import BackendError
+from ..judge import Floats, Ints, Judge, peaks
+from ..plans.instant import Instants
+from ..problem import Problem, Solution
+from ..units import format_bytes, format_seconds
 from . import highs
-from .columns import Columns
-from .common import Plan, infeasible, judged, patient, trim
-from .deadline import Deadline
-from .errors import BackendError
-from .instant import Instants
-from .judge import Floats, Ints, Judge, peaks
 from .model import SCALE, Answer, Model, Question
-from .problem import Problem, Solution
-from .units import format_bytes, format_seconds
 
 ROWS_PER_ROUND = 60  # steps that get a row at a time, the highest first
 

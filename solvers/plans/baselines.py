@@ -22,10 +22,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+from ..common import Plan
+from ..judge import Judge
+from ..problem import Problem
 from .blocks import BlockChain, block_chain, layer_chains, microbatches
-from .common import Plan
-from .judge import Judge
-from .problem import Problem
 
 GRID = 12  # values of b from the √n point to the whole chain; half as many below the √n point
 MOST_PLANS = 200  # numbers of blocks that are tried where there are more

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from .common import best_plan, judged
-from .deadline import Deadline
-from .errors import BudgetError, Infeasible, InvalidProblem
-from .ilp import lower_peak, search
-from .instant import Instants
-from .judge import Judge, simulate
-from .problem import Problem, Solution
-from .registry import SEARCHING, check_budget, named
+from ..common import best_plan, judged
+from ..deadline import Deadline
+from ..errors import BudgetError, Infeasible, InvalidProblem
+from ..judge import Judge, simulate
+from ..plans.instant import Instants
+from ..problem import Problem, Solution
+from ..programme.ilp import lower_peak, search
+from ..registry import SEARCHING, check_budget, named
 
 POINTS = 20
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import ChainMap
 
+from ..common import Plan, best_plan, patient
+from ..deadline import NEVER, Deadline
+from ..judge import Judge
+from ..pins import completed
 from .articulation import articulation_plans
 from .baselines import BASELINES
 from .chain import Chain
-from .common import Plan, best_plan, patient
-from .deadline import NEVER, Deadline
-from .judge import Judge
-from .pins import completed
 
 MOST_TRIMMED = 3  # how many of all plans are trimmed, the best first
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .errors import BackendError
+from ..errors import BackendError
 
 TOLERANCE = 1e-3  # by how much an answer may break a row. All programmes are scaled to 1000, and HiGHS keeps to 1e-6
 EARLY = 0.35  # HiGHS has failed if it ends without an answer before this share of its time

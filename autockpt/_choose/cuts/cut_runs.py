@@ -19,7 +19,7 @@ from itertools import chain, count, pairwise
 
 from .revolve import fewest_runs, revolve
 
-Offer = tuple[int, int, tuple[int, ...]]
+CutRun = tuple[int, int, tuple[int, ...]]
 """A run: its first call in the row, one past its last, and the level of each of its calls."""
 
 LEAST = 3
@@ -40,9 +40,9 @@ PLACES = 64
 ROOT2 = math.sqrt(2)
 
 
-def offers(length: int) -> Iterator[Offer]:
+def cut_runs(length: int) -> Iterator[CutRun]:
     """Yield runs of a row of `length` calls, each once. Those that lower the peak most come first."""
-    seen: set[Offer] = set()
+    seen: set[CutRun] = set()
     calls = 0
     for each in chain(_trees(length), _anywhere(length)):
         first, stop, cuts = each
@@ -55,7 +55,7 @@ def offers(length: int) -> Iterator[Offer]:
         yield each
 
 
-def _trees(length: int) -> Iterator[Offer]:
+def _trees(length: int) -> Iterator[CutRun]:
     """Yield the runs from the row's first call, cut at best: the outermost parts of each, then the run as a whole."""
     for stop in _stops(length):
         for slots in _slots(stop):
@@ -64,7 +64,7 @@ def _trees(length: int) -> Iterator[Offer]:
                 yield from (*_parts(whole), whole)
 
 
-def _anywhere(length: int) -> Iterator[Offer]:
+def _anywhere(length: int) -> Iterator[CutRun]:
     """Yield runs of all lengths, long ones first. Gradients add up over backward, so the best parts are not equal."""
     size, step = length, 0
     while size >= LEAST:
@@ -86,7 +86,7 @@ def _stops(length: int) -> Iterator[int]:
         left *= 2
 
 
-def _parts(whole: Offer) -> Iterator[Offer]:
+def _parts(whole: CutRun) -> Iterator[CutRun]:
     """Yield the outermost parts of a run, each as a run whose own levels begin at 1."""
     first, stop, cuts = whole
     edges = [first, *(place for place, level in enumerate(cuts, first) if level == 1), stop]

@@ -15,15 +15,15 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from .common import SECONDS, best_plan, judged, patient
-from .deadline import Deadline
-from .errors import BudgetError, Infeasible, TooCostly
-from .ilp import CLOSE, UNPROVEN, lower_peak, search
-from .instant import Instants
-from .judge import Judge
-from .pins import demand, highest_bytes
-from .problem import Problem, Solution
-from .registry import SEARCHING, named
+from ..common import SECONDS, best_plan, judged, patient
+from ..deadline import Deadline
+from ..errors import BudgetError, Infeasible, TooCostly
+from ..judge import Judge
+from ..pins import as_demands, highest_bytes
+from ..plans.instant import Instants
+from ..problem import Problem, Solution
+from ..programme.ilp import CLOSE, UNPROVEN, lower_peak, search
+from ..registry import SEARCHING, named
 
 COARSE = 1 / 64  # bisecting with instant plans ends at this share of the way from the lowest peak to the highest
 FINE = 1 / 2048  # bisecting with another solver ends at this share: recorded bytes repeat themselves no better
@@ -76,7 +76,7 @@ def least_peak_until(problem: Problem, *, most_seconds: float, solver: str, dead
     named(solver)
     if not most_seconds >= 0:
         raise BudgetError(f"a plan costs 0 seconds or more, and at most {most_seconds!r} were asked for")
-    problem, top_bytes = demand(problem), highest_bytes(problem)
+    problem, top_bytes = as_demands(problem), highest_bytes(problem)
     if solver in SEARCHING:
         return _searched(problem, top_bytes, most_seconds, solver, deadline)
 

@@ -25,11 +25,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..common import Plan
+from ..deadline import NEVER, Deadline
+from ..judge import Ints, Judge
 from .baselines import byte_grid
 from .blocks import BlockChain, block_chain
-from .common import Plan
-from .deadline import NEVER, Deadline
-from .judge import Ints, Judge
 
 LEAST = 1e-30  # seconds that count for what costs nothing
 MOST_GROWN = 400  # a cut into more segments is recomputed whole: to grow it takes segments² × steps
