@@ -10,14 +10,13 @@ them: what else they hold may lead to the frame.
 
 from __future__ import annotations
 
-import types
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch import nn
 
-ATOMS = frozenset({types.NoneType, bool, int, float, complex, str, bytes})
+from ..objects.kinds import ATOMS
 
 MOST = 1000
 """Of larger dictionaries nothing is kept."""

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 
 from ..._torch import private
 from ..objects.contents import Contents
+from ..objects.kinds import ATOMS
 from ..values import encode, kept_whole
 from .around import Undo
 from .doubles import restore
 from .held import Detached, check_unchanged
-from .numbers import ATOMS, Numbers, take_back_numbers
+from .numbers import Numbers, take_back_numbers
 from .state import ModuleState
 from .tree import HOOKS, FoundModule
 
