@@ -28,8 +28,8 @@ def counted(name: object) -> tuple[str, int]:
         return solver, int(number)
     if colon and solver in COUNTED:
         raise UnknownSolver(
-            f"solver {shown(name)} is told {shown(number)} layers; give a whole number of at least 1: '{solver}:4', or "
-            f"{solver!r}, which tries all"
+            f"solver {shown(name)} is told {shown(number)} layers; give a whole number from 1 to 999999: "
+            f"'{solver}:4', or {solver!r}, which tries all"
         )
     if colon and solver in NAMES:
         raise UnknownSolver(f"solver {solver!r} takes no number, and {shown(name)} has one; write {solver!r}")

@@ -69,7 +69,10 @@ COMMANDS = {
         *("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json"),
         *("-v", "--verbose", "--mode", "--device", "--optimizer", "--ranks", "--shard"),
     },
-    "fit": {"SOURCE", "--gpu", "--samples", "--batch", "--optimizer", "--offload", "--ranks", "--shard", "--json"},
+    "fit": {
+        *("SOURCE", "--gpu", "--samples", "--batch", "--optimizer", "--offload", "--ranks", "--shard", "--json"),
+        *("-v", "--verbose"),
+    },
     "frontier": {
         *("SOURCE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "-v", "--verbose"),
         *("--json", "--mode", "--device", "--optimizer", "--offload", "--ranks", "--shard"),

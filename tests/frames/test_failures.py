@@ -67,12 +67,12 @@ def test_two_indices_that_a_replay_makes_otherwise_are_a_difference() -> None:
     def turned(own: Told, x: Tensor) -> Tensor:
         return x[:, torch.tensor([1, 0] if own.late and is_recomputing() else [0, 1])]
 
-    told: Any = Told(turned, late=False)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), told, nn.Linear(2, 1))
+    turning = Told(turned, late=False)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), turning, nn.Linear(2, 1))
     apply(model, plan=Plan.of(["1"]), check="always")
     for _ in range(2):
         model(batch(4, WIDTH)).sum().backward()
-    told.late = True
+    object.__setattr__(turning, "late", True)
     loss = model(batch(4, WIDTH)).sum()
     with pytest.raises(ReplayError, match="1#0 saved other values in its replay"):
         loss.backward()

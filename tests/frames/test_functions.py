@@ -667,3 +667,91 @@ def test_what_changes_is_named_by_the_class_of_its_module(caplog: pytest.LogCapt
     again = autockpt.recompute(Remembers())
     again(torch.ones(2, WIDTH)).sum().backward()
     assert "since it changes the module Remembers.history" in caplog.text
+
+
+class Scaled:
+    """An object of the loop's, whose number the loop changes."""
+
+    factor = 1.0  # of the class, which the loop changes too
+
+    def __init__(self) -> None:
+        self.scale, self.config = 1.0, {"scale": 1.0}
+        self.weight = torch.ones(WIDTH, requires_grad=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = (x * self.weight * self.scale * self.config["scale"] * self.factor).tanh()
+        return out
+
+    run = __call__
+
+
+WAYS_TO_AN_OBJECT: dict[str, Callable[[Scaled, Wrap], Any]] = {
+    "object": lambda each, wrap: wrap(each),
+    "method": lambda each, wrap: wrap(each.run),
+    "closure": lambda each, wrap: wrap(lambda x: each.run(x)),
+    "partial": lambda each, wrap: wrap(functools.partial(Scaled.run, each)),
+    "module": lambda each, wrap: wrap(Holding(each)),
+}
+
+
+class Holding(nn.Module):
+    """A module with an object at an attribute."""
+
+    def __init__(self, held: Scaled) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.held.run(x)
+
+
+@pytest.mark.parametrize("way", WAYS_TO_AN_OBJECT)
+def test_numbers_at_objects_are_those_of_forward(way: str) -> None:
+    """Also those that begin to change between forward and backward in a later step, which nothing compares."""
+
+    def trained(wrap: Wrap) -> tuple[list[Tensor | None], float, dict[str, float], float]:
+        each, found = Scaled(), list[Tensor | None]()
+        run = WAYS_TO_AN_OBJECT[way](each, wrap)
+        for step in range(6):
+            loss = run(torch.ones(WIDTH)).sum()
+            if step >= 3:
+                each.scale += 1
+                each.config["scale"] += 0.5
+                Scaled.factor += 0.25
+            loss.backward()
+            found.append(each.weight.grad)
+            each.weight.grad = None
+        factor, Scaled.factor = Scaled.factor, 1.0
+        return found, each.scale, each.config, factor
+
+    (plainly, *left), (again, *left_again) = trained(plain), trained(autockpt.recompute)
+    assert left == left_again
+    assert all(torch.equal(one, two) for one, two in zip(plainly, again, strict=True) if one is not None is not two)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda cools, cool: functools.partial(lambda x, cools: x * (cool["by"][0] if cools else 1.0), cools=cools),
+        lambda cools, cool: lambda x: x * (cool["by"][0] if cools else 1.0),
+    ],
+    ids=["partial", "closure"],
+)
+def test_each_function_of_a_factory_has_its_first_call_compared(make: Any) -> None:
+    """One that repeats itself says nothing of its sisters."""
+    cool, weight = {"by": [1.0]}, torch.ones(WIDTH, requires_grad=True)
+
+    def gradients(function: Any) -> list[Tensor | None]:
+        found = []
+        for _ in range(4):
+            cool["by"][0] = 1.0
+            loss = (function(weight).tanh()).sum()
+            cool["by"][0] = 5.0
+            loss.backward()
+            found.append(weight.grad)
+            weight.grad = None
+        return found
+
+    gradients(autockpt.recompute(make(False, cool)))
+    plainly, again = gradients(make(True, cool)), gradients(autockpt.recompute(make(True, cool)))
+    assert all(torch.equal(one, two) for one, two in zip(plainly, again, strict=True) if one is not None is not two)

@@ -212,6 +212,15 @@ def test_what_a_hook_keeps_is_that_of_forward() -> None:
     assert all(map(torch.equal, found[0], found[1]))
 
 
+def test_a_hook_that_writes_no_tensor_counts_as_without_a_plan_in_every_step() -> None:
+    model, seen = stack(), list[int]()
+    model.get_submodule("1.0").register_forward_hook(lambda *_: seen.append(len(seen)))
+    autockpt.apply(model, plan=Plan.of(["1"]))
+    for _ in range(6):
+        summed(model).backward()
+    assert seen == [*range(6)]
+
+
 def test_an_output_that_a_hook_keeps_has_its_gradient() -> None:
     model, kept = stack(), []
 

@@ -93,6 +93,17 @@ def test_a_copy_waits_for_those_before_it_each_way() -> None:
     assert link.waiting_seconds([one, other], ()) >= 0.2 * window * 0.99
 
 
+def test_what_is_read_first_comes_back_first() -> None:
+    """Both ways back begin at once, and there is time for one copy before each is read, and for no second one."""
+    clock, until = LinkClock(profile()), call("3")
+    early, late = trip("1", 1), trip("2", 1)
+    back = clock.at(Ends(profile()).fetched[until])
+    seconds = 0.9 * min(clock.at(late.read) - back, (clock.at(early.read) - back) / 2)
+    assert 2 * seconds > clock.at(late.read) - back
+    link = Road(profile(), Offload(where="host", write_rate=1e30, read_rate=1 / seconds))
+    assert link.waiting_seconds([Move(trips=(early, late), until=until)], ()) == 0.0
+
+
 def test_what_runs_again_meanwhile_is_time_for_copies() -> None:
     move = Move(trips=(trip("1", 1000),), until=call("5"))
     link = road(profile().plain_seconds / 1000)

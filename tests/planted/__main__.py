@@ -35,6 +35,9 @@ DEVICE = "tests/device/"
 MOST_SECONDS = 600
 """How long the tests of one fault may take. A fault that lets them hang is not found."""
 
+MOST_SECONDS_OF_ALL = 3600
+"""How long the whole suite may take."""
+
 
 class Tree:
     """A copy of the tree, in which tests run.
@@ -62,14 +65,15 @@ class Tree:
 
     def failing_of_all(self) -> str:
         """Run the suite as `make test` does, up to the first test that fails; returns as `failing`."""
-        return self._failing(PARALLEL) or self._failing([*ON_DEVICE, *PARALLEL])
+        every = (PARALLEL, [*ON_DEVICE, *PARALLEL])
+        return next((name for tests in every if (name := self._failing(tests, MOST_SECONDS_OF_ALL))), "")
 
-    def _failing(self, arguments: Sequence[str]) -> str:
+    def _failing(self, arguments: Sequence[str], most_seconds: float = MOST_SECONDS) -> str:
         said = self._root.with_name("said")
         child = os.fork()  # torch is there already: importing it takes longer than most of these tests
         if not child:
             self._run([*ALWAYS, *arguments], said)
-        code = _waited(child)
+        code = _waited(child, most_seconds)
         names = FAILED.findall(said.read_text())
         if code not in (None, 0, 1) and not names:
             raise RuntimeError(f"{' '.join(arguments)} could not be run:\n{said.read_text()[-4000:]}")
@@ -95,9 +99,9 @@ class Tree:
             os._exit(code)
 
 
-def _waited(child: int) -> int | None:
+def _waited(child: int, most_seconds: float) -> int | None:
     """Wait until a process is over, and return its exit code; None if it took too long, and was ended."""
-    until = time.monotonic() + MOST_SECONDS
+    until = time.monotonic() + most_seconds
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:

@@ -84,7 +84,7 @@ def raises(own: Told, x: Tensor) -> Any:
 
 def levelled() -> nn.Module:
     module = with_linear(raises)
-    module.level = torch.zeros(WIDTH)  # an attribute like any other, and no buffer
+    object.__setattr__(module, "level", torch.zeros(WIDTH))  # an attribute like any other, and no buffer
     return module
 
 

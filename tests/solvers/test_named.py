@@ -112,10 +112,10 @@ def test_layers_are_counted_in_each_microbatch() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("uniform:0", "'uniform:0' is told '0' layers; give a whole number of at least 1: 'uniform:4'"),
+        ("uniform:0", "'uniform:0' is told '0' layers; give a whole number from 1 to 999999: 'uniform:4'"),
         ("uniform:x", "'uniform:x' is told 'x' layers; give a whole number"),
         ("uniform:", "'uniform:' is told '' layers; give a whole number"),
-        ("block:-1", "'block:-1' is told '-1' layers; give a whole number of at least 1: 'block:4'"),
+        ("block:-1", "'block:-1' is told '-1' layers; give a whole number from 1 to 999999: 'block:4'"),
         ("block:²", "give a whole number"),
         ("block:1_0", "give a whole number"),
         ("sqrt:3", "solver 'sqrt' takes no number, and 'sqrt:3' has one; write 'sqrt'"),

@@ -4,6 +4,7 @@ held.py         tensors from outside, and whether they have changed since
 state.py        the call's modules: attributes, parameters, buffers, children and hooks
 tree.py         those modules, and whether they are still as they were found
 reached.py      what a function closes over, and the modules that its code reaches
+numbers.py      numbers and words at the objects that it reaches
 doubles.py      copies of modules for a replay, if something has changed since
 tags.py         Python attributes of parameters and buffers
 spared.py       attributes whose tensors no replay reads

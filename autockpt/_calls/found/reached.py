@@ -14,18 +14,22 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..._torch import private
 from ..objects.contents import Contents
+from ..objects.kinds import ATOMS
 from ..values import encode, kept_whole
 from .around import Undo
 from .doubles import restore
 from .held import Detached, check_unchanged
+from .numbers import Numbers, take_back_numbers
 from .state import ModuleState
 from .tree import HOOKS, FoundModule
 
@@ -100,7 +104,10 @@ class ReachedState(ModuleState):
         kwargs: its arguments by keyword.
 
     Attributes:
+        modules: the modules that it reaches.
         taken: what goes before its arguments into a frame: its values, and the generators that it reaches.
+        around: numbers, words and objects among its values, which tell it from other functions with its code; with the
+            object that it is called of.
         whole: what is no plain value and no container of its values and arguments, such as modules and functions.
     """
 
@@ -108,11 +115,16 @@ class ReachedState(ModuleState):
         leaves: list[Tensor] = []
         self.whole = kept_whole(encode((function.values, args, kwargs), leaves))
         self._code, self._build = function.code, function.build
+        # What is called may be an object, and a method's object is its first argument.
+        self.around = tuple(map(_told_apart, (function.code, *function.values, *args[:1])))
         roots = {f"argument {number}": each for number, each in enumerate(self.whole)}
         found = Contents({"the function": function.code, **roots}, look=True)
-        reached = list(dict.fromkeys(found.modules))
+        self.modules = list(dict.fromkeys(found.modules))
+        # With a scripted one among them the function is kept: see `why_unrepeatable`.
+        scripted = any(isinstance(each, torch.jit.ScriptModule) for each in self.modules)
+        reached = [] if scripted else self.modules
         tensors = {id(each): each for _, each in found.tensors}
-        for module in reached:
+        for module in self.modules:
             for each in (*module._parameters.values(), *module._buffers.values()):
                 tensors.pop(id(each), None)
         given: dict[int, Tensor] = {id(each): each for each in leaves if isinstance(each, nn.Parameter)}
@@ -121,6 +133,7 @@ class ReachedState(ModuleState):
         made = [each for each in tensors.values() if each.grad_fn is not None]
         self._made = [(private.version_counter(each), private.version(each)) for each in made]
         self.taken = (function.values, found.generators)
+        self._numbers = Numbers(self.modules, found.objects)
         super().__init__(None, None, given.values(), reached=reached)
 
     def named(self, prefix: str) -> dict[str, nn.Module]:
@@ -146,6 +159,8 @@ class ReachedState(ModuleState):
         self._check_versions()
         for counter, version in self._made:
             check_unchanged(counter, version, "a tensor")
+        if changes := self._numbers.put():
+            undo.append((take_back_numbers, (changes,)))
         tags, gone, now = self._tags, self._gone_hooks(), [tensor.requires_grad for tensor in self._tensors]
         if tags is not None:
             undo.append((tags.put, (tags.now(),)))
@@ -161,6 +176,33 @@ class ReachedState(ModuleState):
         instead = {id(tensor): value for (tensor, _), value in zip(self._changing, values, strict=True)}
         restore([_as_then(found, instead, gone) for found in self._tree.every()])
         return forward
+
+
+class _Same:
+    """An object, held weakly: equal to another one where both are of the same object."""
+
+    __slots__ = ("_hash", "_of")
+
+    def __init__(self, of: object) -> None:
+        self._of, self._hash = weakref.ref(of), id(of)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Same) and self._of() is other._of() is not None)
+
+
+def _told_apart(value: Any) -> object:
+    """Return what tells a value from others: itself, or the object that it is; nothing for what a call makes anew."""
+    if type(value) in ATOMS:
+        return value
+    if isinstance(value, (Tensor, nn.Module, types.FunctionType, type)):
+        return None
+    try:
+        return _Same(value)
+    except TypeError:  # a list or another container, or of an extension
+        return None
 
 
 def _as_now(module: nn.Module) -> FoundModule:

@@ -23,25 +23,21 @@ old items go back into the same list or dictionary, which others may hold too.
 
 from __future__ import annotations
 
-import argparse
 import array
-import io
 import pickle
-import queue
 import random
-import threading
 import types
 import weakref
-from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy
 import torch
 
 from .code import BY_NAME, BY_TORCH, MAKERS, functions_of, inside, leads_to, names_in, of_library, package_of
+from .kinds import ATOMS, CONTAINERS, HELD, NUMBERS, OBJECTS, OTHERS, OWN, RANDOM, REGISTRIES, STREAMS
 from .put_back import (
     Kept,
     bind,
@@ -71,35 +67,6 @@ MOST_NAME = 100
 MOST_ARRAY_BYTES = 2**26
 """Larger arrays are not copied."""
 
-_ATOMS = frozenset({types.NoneType, bool, int, float, complex, str, bytes})
-_RANDOM = (torch.Generator, random.Random, numpy.random.RandomState, numpy.random.Generator)
-_CONTAINERS = (dict, list, set, deque)
-_OBJECTS = (
-    types.SimpleNamespace,
-    argparse.Namespace,
-    threading.local,
-    UserDict,
-    UserList,
-    ChainMap,
-    weakref.WeakKeyDictionary,
-    weakref.WeakValueDictionary,
-    weakref.WeakSet,
-    queue.Queue,
-    threading.Semaphore,
-    threading.Event,
-    threading.Barrier,
-    torch.quasirandom.SobolEngine,
-    cached_property,
-)
-_NUMBERS = (int, float, complex, str, tuple)
-_STREAMS = (io.StringIO, io.BytesIO)
-_OTHERS = (*_STREAMS, bytearray, array.array, Iterator, ContextVar)
-_HELD = (torch.Tensor, torch.nn.Module, numpy.ndarray, weakref.ref, BaseException)
-_OWN = frozenset(torch.nn.Module().__dict__)
-
-_REGISTRIES = tuple(key for key in vars(torch.nn.Module()) if key.endswith("_hooks") and "_forward_" not in key)
-"""Hooks of modules that run in backward, or as states are saved and loaded; a replay restores those of forward."""
-
 
 class Contents:
     """What objects, and everything that can be reached from them, hold now; to be put back later.
@@ -116,6 +83,7 @@ class Contents:
         tensors: the tensors that were found, parameters and buffers too, each with the name of its place.
         modules: the modules that were found.
         generators: torch's generators that were found.
+        objects: the objects of the user's classes, and these classes.
     """
 
     def __init__(self, roots: Mapping[str, object], bare: Collection[torch.nn.Module] = (), look: bool = False) -> None:
@@ -125,6 +93,7 @@ class Contents:
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.modules: list[torch.nn.Module] = []
         self.generators: list[torch.Generator] = []
+        self.objects: list[Any] = []
         self._kept: list[Kept] = []
         self._seen: dict[int, object] = {}  # kept alive, so that an id stays its own
         self._names = set(BY_TORCH)  # what code that was met looks up
@@ -134,7 +103,7 @@ class Contents:
         self._todo = list(roots.items())
         while self._todo:
             name, value = self._todo.pop()
-            if type(value) not in _ATOMS and id(value) not in self._seen:
+            if type(value) not in ATOMS and id(value) not in self._seen:
                 self._seen[id(value)] = value
                 self._enter(name, value)
 
@@ -173,15 +142,15 @@ class Contents:
     def _module(self, name: str, value: torch.nn.Module) -> None:
         self.modules.append(value)
         if self._looks:  # mostly the registries of hooks are empty, and there are many
-            self._todo += [(name, each) for key, each in vars(value).items() if key not in _OWN or each]
+            self._todo += [(name, each) for key, each in vars(value).items() if key not in OWN or each]
         elif id(value) in self._bare:
-            self._todo += [(f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN]
+            self._todo += [(f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in OWN]
             for path, each in (*value._parameters.items(), *value._buffers.items()):
                 if each is not None:
                     self._todo += [(f"{name}.{path}.{key}"[:MOST_NAME], inside) for key, inside in vars(each).items()]
                     self._slots(f"{name}.{path}", each)
                     self._hooks_of(f"{name}.{path}", each)
-            for key in _REGISTRIES:
+            for key in REGISTRIES:
                 self._keep_items(f"the hooks of {name}", vars(value).get(key))
         else:
             self._enter(name, vars(value))
@@ -306,6 +275,7 @@ class Contents:
             if each in self._classes or of_library(each):
                 continue
             self._classes.add(each)
+            self.objects.append(each)
             for key, value in vars(each).items():
                 methods = [(name, function) for function in functions_of(value)]
                 if methods and (key in self._names or (key.startswith("__") and key not in BY_NAME)):
@@ -335,6 +305,7 @@ class Contents:
     def _object(self, name: str, value: Any) -> None:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
+            self.objects.append(value)
             self._todo.append((name, attributes))
         self._slots(name, value)
         self._class(name, type(value))
@@ -356,11 +327,11 @@ _WAYS: tuple[tuple[Any, _Way], ...] = (
     (dict, Contents._mapping),
     (torch.Tensor, Contents._tensor),
     (torch.nn.Module, Contents._module),
-    (_RANDOM, Contents._random),
-    (_CONTAINERS, Contents._container),
+    (RANDOM, Contents._random),
+    (CONTAINERS, Contents._container),
     (numpy.ndarray, Contents._array),
     ((bytearray, array.array), Contents._bytes),
-    (_STREAMS, Contents._stream),
+    (STREAMS, Contents._stream),
     ((tuple, frozenset), Contents._items),
     (types.MethodType, Contents._method),
     (types.BuiltinMethodType, Contents._builtin),
@@ -370,7 +341,7 @@ _WAYS: tuple[tuple[Any, _Way], ...] = (
     (ContextVar, Contents._context),
     (weakref.ref, Contents._reference),
     (BaseException, Contents._error),
-    (_OBJECTS, Contents._object),
+    (OBJECTS, Contents._object),
 )
 """How each kind of value is entered; the first kind that matches counts."""
 
@@ -383,7 +354,7 @@ def _ways_of(value: Any) -> tuple[_Way, ...]:
     """
     ways = [enter for kinds, enter in _WAYS if isinstance(value, kinds)][:1]
     own = not isinstance(value, type) and not of_library(type(value))
-    if isinstance(value, torch.nn.Module) and isinstance(value, _CONTAINERS):
+    if isinstance(value, torch.nn.Module) and isinstance(value, CONTAINERS):
         ways = [Contents._module, *ways] if isinstance(value, dict) else [*ways, Contents._container]
     elif own and not isinstance(value, (torch.nn.Module, torch.Tensor)) and Contents._object not in ways:
         ways.append(Contents._object)
@@ -394,6 +365,6 @@ def _ways_of(value: Any) -> tuple[_Way, ...]:
 
 def _is_data(value: object) -> bool:
     """Whether a global or a class attribute is data that a step may change, and no flag and no import."""
-    if isinstance(value, (*_RANDOM, *_CONTAINERS, *_OBJECTS, *_NUMBERS, *_OTHERS, *_HELD)):
+    if isinstance(value, (*RANDOM, *CONTAINERS, *OBJECTS, *NUMBERS, *OTHERS, *HELD)):
         return not isinstance(value, bool)  # a flag: it says that a set-up need not be done twice
     return not isinstance(value, (type, types.FunctionType, types.ModuleType)) and not of_library(type(value))

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy
 
+from ..._torch import private
+
 MISSING = object()
 """The value of a name that does not exist."""
 
@@ -72,6 +74,31 @@ def got(thing: object, key: str) -> list[Any]:
         return [getattr(thing, key)]
     except (AttributeError, ValueError):  # an empty slot, an empty cell
         return []
+
+
+def kept_beside(name: str, tensor: Any) -> list[Kept]:
+    """Return what a leaf holds beside its values: gradient, hooks on it, attributes. All of it can only be seen.
+
+    A forward that adds to a gradient, or lets an inner backward do so, would add to it again in a replay.
+    """
+    reads = {
+        f"the gradient of {name}": partial(gradient_of, tensor),
+        f"the hooks on the gradient of {name}": partial(hooks_on, tensor, "_backward_hooks"),
+        f"the hooks after the gradient of {name}": partial(hooks_on, tensor, "_post_accumulate_grad_hooks"),
+        f"the attributes of {name}": partial(attributes_of, tensor),
+    }
+    return [Kept(name=each, read=read, write=None, before=read(), state=False) for each, read in reads.items()]
+
+
+def gradient_of(leaf: Any) -> list[Any]:
+    """Return the gradient that a leaf has, and a mark that changes when that is written to."""
+    gradient = leaf.grad
+    return [] if gradient is None else [gradient, sys.intern(str(private.version(gradient)))]
+
+
+def attributes_of(tensor: Any) -> list[Any]:
+    attributes = vars(tensor)
+    return [*attributes.keys(), *attributes.values()]
 
 
 def hooks_on(tensor: Any, key: str) -> list[Any]:

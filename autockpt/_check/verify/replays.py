@@ -56,12 +56,14 @@ class Comparing:
 
     Attributes:
         refused: segments that are not replayed: here none.
+        rehearsed: segments of which a replay has run: none that would change anything.
         step: number of the step that runs, for the differences.
         faults: replays that differ or raise, in the order of backward.
     """
 
     def __init__(self, state: Callable[[], Sandbox]) -> None:
         self.refused: Collection[int] = ()
+        self.rehearsed: Collection[int] = ()
         self.step = 0
         self.faults: list[Fault] = []
         self.state = state

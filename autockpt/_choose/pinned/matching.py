@@ -64,7 +64,7 @@ def _matches(call: CallRecord, pattern: str) -> bool:
 
 def _is_around(call: CallRecord, pattern: str) -> bool:
     """Whether a pattern names the call whose code calls a function."""
-    return _matches(call, pattern) or (not call.name and pattern in ("", "#0"))
+    return _matches(call, pattern) or (not call.name and (pattern == "#0" or fnmatch.fnmatchcase("", pattern)))
 
 
 def _names_function(key: str, pattern: str) -> bool:

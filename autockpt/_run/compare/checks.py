@@ -38,6 +38,7 @@ class ReplayChecks:
     Attributes:
         findings: what replays have shown.
         refused: numbers of the segments that are kept, since a replay failed or differed.
+        rehearsed: numbers of the segments that have had their rehearsal.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ReplayChecks:
         told: Told = PLANNED,
     ) -> None:
         self.findings = Findings(governed=governed, told=told)
-        self.refused = self.findings.refused
+        self.refused, self.rehearsed = self.findings.refused, self.findings.rehearsed
         self._n_segments, self._always, self._governed = n_segments, always, governed
         self._spills = Spills(stashes or HeldStashes())
         self._uncompared: dict[int, Check] = {}  # by segment; frames share them, as they hold nothing of a frame

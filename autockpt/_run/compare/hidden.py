@@ -23,6 +23,7 @@ from ..._calls.columns import Places
 from ..._calls.layout import bytes_now, put_bytes, told_by_bytes
 from ..._calls.objects.code import names_in
 from ..._calls.objects.contents import Contents
+from ..._calls.objects.put_back import kept_beside
 from ..._calls.values import kept_whole
 from ..._data.text.keys import name_of
 from ..._torch import private
@@ -45,12 +46,13 @@ class Hidden:
 
     Args:
         calls: the calls.
+        given: the tensors that they were given, where their forwards are what is looked at.
 
     Attributes:
         generators: the torch generators among those objects.
     """
 
-    def __init__(self, calls: Iterable[MemberCall]) -> None:
+    def __init__(self, calls: Iterable[MemberCall], given: Sequence[torch.Tensor] = ()) -> None:
         modules: dict[str, torch.nn.Module] = {}
         roots: dict[str, object] = {}
         copied: set[int] = set()
@@ -65,6 +67,8 @@ class Hidden:
         self._versions = private.versions(self._tensors)
         self._copied = copied
         self._modules = modules
+        # Other threads' backwards may add to gradients while a replay runs, so only forwards are asked.
+        self._beside = [each for name, leaf in self._leaves(given) for each in kept_beside(name, leaf)]
 
     def small(self) -> list[Named]:
         """Return the tensors that are small enough to copy. Parameters, and buffers that replays copy, are left out."""
@@ -88,13 +92,28 @@ class Hidden:
             if each is not None and id(each) not in self._copied
         ]
 
+    def _leaves(self, given: Sequence[torch.Tensor]) -> list[Named]:
+        """Return the leaves among what calls were given, and, where they were given any, among what they reach."""
+        if not given:
+            return []
+        arguments = [(f"an argument of shape {private.sizes(each)}", each) for each in given]
+        weights = [
+            (f"{name}.{key}", each)
+            for name, module in self._modules.items()
+            for key, each in module._parameters.items()
+            if each is not None
+        ]
+        once = {id(each): (name, each) for name, each in (*arguments, *self._contents.tensors, *weights)}
+        return [(name, each) for name, each in once.values() if each.is_leaf]
+
     def changed(self) -> list[str]:
         """Return the names of what has changed since the snapshot."""
         return [*self._contents.changed(), *self.written()]
 
     def lost(self) -> list[str]:
         """Return the names of what has changed since the snapshot and cannot be put back."""
-        return [*self._contents.lost(), *self.written()]
+        beside = [each.name for each in self._beside if each.changed]
+        return [*self._contents.lost(), *self.written(), *beside]
 
     def put_back(self) -> None:
         """Restore the snapshot, except for what is lost."""

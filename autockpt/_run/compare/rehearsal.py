@@ -95,7 +95,7 @@ class Rehearsal(Check):
     @private.never_compiled
     def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
         with private.no_torch_functions():
-            self._hidden = hidden = Hidden([call])
+            self._hidden = hidden = Hidden([call], given)
             self._sums = Sums([*hidden.weights(), *hidden.large()], given)
         self._others = list(dict.fromkeys([*super().begins(call, given), *hidden.generators]))
         return self._others

@@ -57,8 +57,9 @@ def run_function(
         return function(*args, **kwargs)
     scope, units = Scope(handle, None), thread.units
     scope.records, thread.units = _recording, None
+    run = _run if replayers is None or replayers.rehearsed else _run_first
     try:
-        return member(scope, functools.partial(_run, function), state, key, _PLACE, (state.taken, *args), kwargs)
+        return member(scope, functools.partial(run, function), state, key, _PLACE, (state.taken, *args), kwargs)
     finally:
         scope.end()
         thread.units = units
@@ -67,6 +68,19 @@ def run_function(
 def _run(function: Function, _: object, /, *args: Any, **kwargs: Any) -> Any:
     """Run the function itself, in forward: what it closes over is there."""
     return function(*args, **kwargs)
+
+
+def _run_first(function: Function, _: object, /, *args: Any, **kwargs: Any) -> Any:
+    """Run the function in its first forward: it may use `torch.func.grad`, which allows no hooks on saved tensors.
+
+    Its replay then fails, and is the reason to keep it. What it saves meanwhile stays where it is.
+    """
+    with private.yielding(_nothing):
+        return function(*args, **kwargs)
+
+
+def _nothing() -> None:
+    """Do nothing: the replay tells."""
 
 
 def _around() -> object:

@@ -56,10 +56,14 @@ class Replayers(Protocol):
 
     Attributes:
         refused: numbers of the segments that are kept because one of their replays went wrong.
+        rehearsed: numbers of the segments of which a replay has run.
     """
 
     @property
     def refused(self) -> Collection[int]: ...
+
+    @property
+    def rehearsed(self) -> Collection[int]: ...
 
     def begin(self) -> None:
         """Begin another forward of the model."""

@@ -28,6 +28,11 @@ R = TypeVar("R")
 
 _LAZY = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
+MOST_KNOWN = 32
+"""So many functions with one code are told apart."""
+
+_OTHERS = ((), ())
+
 TOLD = Told(
     "%s is kept from now on, since it %s. autockpt.recompute saves no memory for it.",
     "The function is kept from the next forward on; take autockpt.recompute off it.",
@@ -123,16 +128,19 @@ def _name(function: Callable[..., Any], state: ReachedState) -> str:
 def _handle(function: Callable[..., Any], key: str, state: ReachedState) -> Handle:
     """Return what is known of a function.
 
-    It is known by its code, the first module that it closes over or is given, and the code of the functions there.
+    It is known by its code, the first module that it closes over or is given, the code of the functions there, and the
+    numbers and objects that it closes over. Where these are others in every call, all calls count as one function's.
     """
     code, modules = _code(function), [each for each in state.whole if isinstance(each, nn.Module)]
     about: Any = thread.functions.setdefault(code, weakref.WeakKeyDictionary())
     known: dict[Any, Handle] = about.setdefault(modules[0] if modules else code, {})
-    inside = tuple(_code(each) for each in state.whole if isinstance(each, types.FunctionType))
+    inside = (tuple(_code(each) for each in state.whole if isinstance(each, types.FunctionType)), state.around)
+    if inside not in known and len(known) >= MOST_KNOWN:
+        inside = _OTHERS
     if inside not in known:
         checks = ReplayChecks(1, always=False, governed=False, told=TOLD)
         known[inside] = Handle(Table(replayers=checks))
-        if reason := next(filter(None, map(why_unrepeatable, modules)), ""):
+        if reason := next(filter(None, map(why_unrepeatable, state.modules)), ""):
             checks.findings.fault(0, key, reason)
     return known[inside]
 

@@ -113,8 +113,9 @@ def brief_profile(profile: Profile, *, then: str = "", also: str = "", by: str =
         also: a few words that say what else can be asked for.
         by: what shows the whole page.
     """
-    parts = peak_parts(find_planned(profile, Plan()), ())
-    seconds = f", {format_seconds(profile.plain_seconds)} a step" if profile.plain_seconds else ""
+    planned = find_planned(profile, Plan())
+    parts, plain_seconds = peak_parts(planned, ()), planned.plain_seconds  # on the clocks on which plans are timed
+    seconds = f", {format_seconds(plain_seconds)} a step" if plain_seconds else ""
     peak = format_bytes(profile.plain_peak_bytes)
     title = f"{profile.model}: plain peak {peak}{seconds}\n{_step('', profile, profile.mode)}"
     last = "\n".join(filter(None, [f"Next: {then}" if then else "", _more(f"{by} {MORE}", also)]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
+from ..._choose.candidates.from_plan import find_planned
 from ..._choose.predict.timeline import predict_timeline
 from ..._data.plan import Plan
 from ..._data.profile import Profile
@@ -84,7 +85,9 @@ def _figures(profile: Profile, activation_bytes: int) -> Iterator[tuple[str, str
     yield "of it static", format_bytes(profile.static.total_bytes), named
     yield from optimizer_step(profile, format_bytes)
     yield f"{how} activations", format_bytes(activation_bytes), "saved for backward, each storage once"
-    yield f"{how} plain step", format_seconds(profile.plain_seconds), ""
+    on_both = find_planned(profile, Plan()).plain_seconds
+    beside = "" if on_both == profile.plain_seconds else f"the device's alone; {format_seconds(on_both)} with its host"
+    yield f"{how} plain step", format_seconds(profile.plain_seconds), beside
     yield "mode", profile.mode, MODES[profile.mode]
 
 

@@ -97,7 +97,7 @@ def _steps(found: Verification) -> Iterator[str | PageTable]:
             figures = [getattr(found, f"{how}_{plain}{figure}") for plain in ("plain_", "")]
             rows += [[f"{how} {what}", *map(said, figures)]] if all(figures) else []
     if rows:
-        yield PageTable(header=["", "plain", "planned"], rows=rows)
+        yield PageTable(header=["", "plain", "planned"], rows=rows, below=_slower(found))
     yield from _alarms(found)
     if found.measured_peak_bytes is not None:
         state = ""
@@ -106,6 +106,23 @@ def _steps(found: Verification) -> Iterator[str | PageTable]:
         yield f"Measured is one forward and backward, {state}without {'its step' if state else 'an optimizer'}"
     if found.error is not None and found.error not in headline(found):
         yield f"The planned step raised {found.error}"
+
+
+def _slower(found: Verification) -> str:
+    """Say by how much the planned step is slower: the seconds that are predicted and measured are of two clocks."""
+    shares = [
+        f"{seconds / plain - 1:.1%} {how}"
+        for how, plain, seconds in (
+            ("predicted", found.predicted_plain_seconds, found.predicted_seconds),
+            (
+                "measured, under an instrument that takes its own time",
+                found.measured_plain_seconds,
+                found.measured_seconds,
+            ),
+        )
+        if plain and seconds
+    ]
+    return f"slower: {', '.join(shares)}" if shares else ""
 
 
 def _alarms(found: Verification) -> Iterator[str]:

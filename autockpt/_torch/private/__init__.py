@@ -170,4 +170,4 @@ from .recorder import (
 )
 from .streams import StreamNumbers, captures_graph, current_stream, stream_of
 from .wrappers import apart, inside
-from .yielding import yielding_hooks
+from .yielding import yielding, yielding_hooks

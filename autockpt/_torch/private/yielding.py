@@ -24,14 +24,29 @@ def yielding_hooks(hooks: Hooks, yielded: Callable[[], None]) -> Iterator[None]:
         hooks: pack and unpack.
         yielded: called each time that they are taken away.
     """
-    switch = _Switch(hooks, yielded)
     push_hooks(*hooks)
+    try:
+        with yielding(yielded):
+            yield
+    finally:
+        pop_hooks()
+
+
+@contextmanager
+def yielding(yielded: Callable[[], None]) -> Iterator[None]:
+    """Take the innermost hooks that are on now away, inside the block, while code switches such hooks off.
+
+    Args:
+        yielded: called each time that they are taken away.
+    """
+    hooks = outer_hooks()
+    assert hooks is not None
+    switch = _Switch(hooks, yielded)
     switch.put_on()
     try:
         yield
     finally:
         switch.take_off()
-        pop_hooks()
 
 
 class _Switch:

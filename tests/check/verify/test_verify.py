@@ -368,8 +368,11 @@ def test_measured_peaks_and_seconds_stand_beside_predicted_ones() -> None:
     assert found.predicted_seconds is not None
     assert found.predicted_plain_seconds is not None
     assert found.predicted_seconds > found.predicted_plain_seconds > 0
+    predicted = f"slower: {found.predicted_seconds / found.predicted_plain_seconds - 1:.1%} predicted, "
+    measured = f"{found.measured_seconds / found.measured_plain_seconds - 1:.1%} measured, under an instrument"
     for page in (str(found), found._repr_html_()):
         assert all(f"{how} {what}" in page for how in ("predicted", "measured") for what in ("peak", "step"))
+        assert predicted + measured in " ".join(page.split())
 
 
 def test_of_a_plan_by_hand_nothing_is_predicted_and_both_steps_are_measured() -> None:
