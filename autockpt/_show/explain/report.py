@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # it comes with torch
 
 MOST_NAMED = 3
 
+COMPILED = "; steps inside compiled code are not counted"
+
 COMES = "two steps are recorded and timed before it"
 
 SO_FAR = "so far, by the device's allocator"
@@ -39,7 +41,8 @@ def _figures(found: Report) -> Iterator[tuple[str, str, str]]:
     plain = f"plain {written(plan.plain_peak_bytes)}" if plan.peak_bytes else ""
     batch = "" if found.asked or not plain else ", for the batch that the plan was made for"
     yield "predicted peak", written(plan.peak_bytes) if plan.peak_bytes else "-", f"{plain}{batch}"
-    peak_bytes, none = found.measured_peak_bytes, UNMEASURED if found.steps else NOT_YET
+    not_yet = NOT_YET if found.asked else f"{NOT_YET}{COMPILED}"
+    peak_bytes, none = found.measured_peak_bytes, UNMEASURED if found.steps else not_yet
     yield "measured peak", *((written(peak_bytes), SO_FAR) if peak_bytes is not None else ("-", none))
     seconds = "-" if found.step_seconds is None else format_seconds(found.step_seconds)
     yield "measured step", seconds, f"of your loop, the median; {counted(found.steps, 'step')} ran under a plan"
