@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from torch import nn
 
 from ..._calls.roots import Models, as_one, roots, title
 from ..._data.errors import NotApplicable
-from ..._data.plan import Plan
+from ..._data.plan import CompiledPlan, Plan
 from ..._data.text.document import Document
 from ..._run.patch.install import installed_plan
 from ..._run.patch.patches import governor_of
+from ..._torch import private
 from . import spoken
 from .account import Account, Made
 from .words import phrase
+
+if TYPE_CHECKING:
+    from ..._compiled.hold import CompiledHold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +30,7 @@ class Report(Document):
     Attributes:
         model: the model's class.
         asked: the budget, as the user wrote it; empty if a plan was given.
-        plan: the plan that is on the model; None if there is none, or none yet.
+        plan: the plan that is on the model, or in what was compiled of it; None if there is none, or none yet.
         plans: the plans that were made so far, oldest first, each with the reason.
         steps: how many steps ran under a plan.
         measured_peak_bytes: the peak in the statistics of the device's allocator: of the whole process, since it began
@@ -49,6 +55,13 @@ class Report(Document):
     @property
     def recomputes(self) -> str:
         """What the plan recomputes, in words."""
+        if isinstance(self.plan, CompiledPlan):
+            operators = sum(len(each.again) for each in self.plan.graphs)
+            return (
+                f"{operators} operators inside compiled code, {self.plan.share:.1%} of forward"
+                if operators
+                else "nothing"
+            )
         return "nothing" if self.plan is None else phrase(self.plan)
 
     def __str__(self) -> str:
@@ -77,6 +90,12 @@ def report(model: Models) -> Report:
         ...
     """
     whole = as_one(model)
+    if private.is_compiled(whole):
+        from ..._compiled.hold import held_by  # who does not compile loads none of it
+
+        held = held_by(whole)
+        if held is not None:
+            return _of_compiled(whole, held)
     governor: Any = governor_of(next(iter(roots(whole).values())))
     plan = installed_plan(whole)
     if governor is None and plan is None:
@@ -94,4 +113,17 @@ def report(model: Models) -> Report:
         step_seconds=statistics.median(account.seconds) if account.seconds else None,
         refused=tuple(account.refused.items()),
         decimal=spoken.in_unit(10**9, account.goal).endswith(" GB"),
+    )
+
+
+def _of_compiled(model: nn.Module, held: CompiledHold) -> Report:
+    """Report on a model that is held to its budget inside what was compiled."""
+    goal, made = held.goal, [Made(plan=plan, reason=reason) for plan, reason in held.made]
+    return Report(
+        model=title(getattr(model, "_orig_mod", model)),
+        asked="" if goal is None else spoken.asked(goal),
+        plan=held.plan,
+        plans=tuple(made),
+        steps=held.steps,
+        decimal=goal is not None and spoken.in_unit(10**9, goal).endswith(" GB"),
     )
