@@ -281,6 +281,34 @@ def hold(model: nn.Module, request: CompiledRequest, inputs: object = None) -> N
     vars(model)[settings.attribute] = functools.partial(_call, held, weakref.ref(model))
 
 
+def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], object]) -> bool:
+    """Hold a model that is compiled as a whole to a budget as its next forward begins; return whether it can be held.
+
+    Args:
+        model: as `hold` takes it.
+        request: what is asked for.
+        before: runs first, and takes off what holds the model now.
+    """
+    settings, reference = private.CompileSettings(model), weakref.ref(model)
+    try:
+        _refuse(model, settings)
+    except NotApplicable:
+        return False
+    own = getattr(model, settings.attribute)
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        module = reference()
+        if module is None or torch.compiler.is_compiling():
+            return own(*args, **kwargs)
+        vars(module)[settings.attribute] = own
+        before()
+        hold(module, request)
+        return vars(module)[settings.attribute](*args, **kwargs)
+
+    vars(model)[settings.attribute] = first
+    return True
+
+
 def takes(model: nn.Module) -> bool:
     """Whether a model is compiled as a whole by a backend whose memory is predicted."""
     return held_by(model) is not None or private.CompileSettings(model).backend in BACKENDS

@@ -237,15 +237,10 @@ def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: o
 def _hold(model: nn.Module, inputs: object, request: Request) -> None:
     """Hold a model to what is requested: with a plan for `inputs`, or with plans for the steps that it takes."""
     if private.is_compiled(model):
-        from .._compiled.hold import CompiledRequest, hold
+        from .._compiled.hold import hold
 
-        asked = CompiledRequest(
-            goal=request.goal,
-            optimizer=request.optimizer,
-            solver=request.solver,
-            seconds=request.seconds,
-            strict=request.strict,
-        )
+        asked = request.inside_compiled()
+        assert asked is not None  # what cannot be asked of it was refused
         hold(model, asked, inputs)
         return
     refuse_unclear_pins(model, request.pins, request.offload)

@@ -139,6 +139,33 @@ def test_with_symbolic_sizes_smaller_batches_take_the_same_graph() -> None:
     assert hold is not None and len(hold.made) == 2
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_model_that_is_compiled_after_apply_is_held_inside_what_was_compiled(
+    in_place: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first step ran without a plan, as all others did: nobody sees a forward that is compiled."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = Narrow()
+    autockpt.apply(model, "min", seconds=1.0)
+    compiled: Any = model
+    if in_place:
+        model.compile(backend="aot_eager")
+    else:
+        compiled = outside(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        compiled(*BATCH).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    plan = autockpt.plan_of(compiled)
+    assert isinstance(plan, CompiledPlan) and any(each.again for each in plan.graphs)
+    assert trained(compiled, BATCH)[0][-1] == plan.peak_bytes - static_bytes(model, BATCH)
+    assert "compiled as a whole after apply" in caplog.text
+    autockpt.remove(compiled)
+    assert autockpt.plan_of(compiled) is None is autockpt.plan_of(model)
+
+
 class Alike(nn.Module):
     """Blocks with graph breaks between: the graphs of the second and the third look alike."""
 

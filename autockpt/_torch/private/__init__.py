@@ -155,6 +155,7 @@ from .recorder import (
     active_data_parallel,
     after_backward,
     cached_weights,
+    compiled_around,
     empty_pinned_cache,
     fake_mode_of,
     forget_empty_hooks,

@@ -87,6 +87,11 @@ UNSEEN = (
     "inputs=batch, loss=loss), before compiling; or compile its blocks alone."
 )
 
+COMPILED = (
+    "the model was compiled as a whole after apply, and a step of it ran without a plan. From the next step on it is "
+    "held to the budget inside what was compiled. Apply to what torch.compile returns, and the first one is too."
+)
+
 BEHIND = (
     "a model that has a plan trains, and its own forward was not seen. Where the whole model was compiled after apply, "
     "the plan is in what was compiled: its segments are recomputed, and steps are neither compared nor planned anew. "
