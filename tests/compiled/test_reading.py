@@ -55,7 +55,6 @@ def test_what_a_module_was_compiled_to_is_found() -> None:
     model = language()[0]
     assert torch_private.compiled_around(model) is None
     compiled: Any = torch.compile(model, backend="aot_eager")
-    assert torch_private.compiled_around(model) is compiled
-    assert torch_private.compiled_around(compiled) is compiled
+    assert [torch_private.compiled_around(each) for each in (model, compiled)] == [compiled, compiled]
     model.compile(backend="aot_eager")
     assert torch_private.compiled_around(model) is model
