@@ -97,6 +97,13 @@ def test_a_plan_is_shown_saved_and_applied_without_solving(
         autockpt.Plan.load(file)
 
 
+def test_a_plan_of_compiled_code_is_none_of_calls() -> None:
+    with pytest.raises(NotApplicable, match="one of compiled code"):
+        autockpt.verify(Narrow(), BATCH, plan=CompiledPlan())
+    with pytest.raises(NotApplicable, match="one of compiled code"):
+        CompiledPlan().timeline(autockpt.Profile.load("resnet-50"))
+
+
 def test_copies_and_pickles_of_a_governed_model_run_as_it_was_compiled() -> None:
     torch.compiler.reset()
     torch.manual_seed(0)
