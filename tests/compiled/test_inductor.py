@@ -54,6 +54,24 @@ def wide() -> Built:
     return Wide(), (torch.randn(256, 16),)
 
 
+def deep() -> Built:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(16, 128), nn.GELU(), nn.Linear(128, 16)) for _ in range(3)]
+    return Summed(nn.Sequential(*blocks)), (torch.randn(128, 16),)
+
+
+class Summed(nn.Module):
+    """A model whose mean square is the loss."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.model(x)
+        return y.square().mean()
+
+
 BUILDERS = {"wide": wide, **MODELS}
 
 
@@ -127,12 +145,12 @@ CHILD = """
 import json, sys, torch, autockpt
 from torch._dynamo.utils import counters
 from tests.compiled.steps import static_bytes, trained
-from tests.compiled.test_inductor import wide
+from tests.compiled.test_inductor import deep
 found = []
 for budget in ("min", "1GB"):
     torch.compiler.reset()
     counters.clear()
-    model, batch = wide()
+    model, batch = deep()
     compiled = autockpt.apply(torch.compile(model), budget, inputs=batch, seconds=1.0)
     sizes, _ = trained(compiled, batch)
     kept = {name: counters[name][f"{what}_hit"] for name, what in
