@@ -183,10 +183,13 @@ def plan_by_code(
     found: list[tuple[int, CompiledPlan]] = []
     asked_bytes = budget_bytes
     for attempt in range(LOWERINGS):
-        if attempt == LOWERINGS - 1 and budget_bytes is not None and min(each for each, _ in found) > budget_bytes:
+        above = budget_bytes is not None and all(each > budget_bytes for each, _ in found) and attempt > 0
+        if above and attempt == LOWERINGS - 1:
             asked_bytes = None  # else it would not be known whether any plan holds the budget
-        judged = _made(prepared, asked_bytes)
-        if any(judged.graphs == plan.graphs for _, plan in found):
+        judged, tried = _made(prepared, asked_bytes), [plan.graphs for _, plan in found]
+        if above and judged.graphs in tried:  # for less the same was chosen, by what graphs say
+            judged = _made(prepared, None)
+        if judged.graphs in tried:
             break
         code = read(judged)
         first_bytes = prepared.static_bytes + code.first_bytes

@@ -232,6 +232,19 @@ def test_plans_are_held_to_what_generated_code_is_read_to_hold(by: float) -> Non
     assert told.value.minimum_bytes == lowest.peak_bytes
 
 
+def test_the_lowest_plan_is_tried_before_a_budget_is_refused() -> None:
+    """Where code stood above what graphs say, the same plan was chosen again, and the budget refused."""
+    torch.compiler.reset()
+    prepared = prepare_joint_graphs(*trace_joint_graphs(*MODELS["language"]()), seconds=1.0)
+    lowest = plan_by_code(prepared, lambda plan: Lowered(peak_bytes=1, first_bytes=1), None)
+
+    def read(plan: CompiledPlan) -> Lowered:
+        held = 100 if plan.graphs == lowest.graphs else 2 * max(joint_levels(prepared.step, ()))
+        return Lowered(peak_bytes=held, first_bytes=held)
+
+    assert plan_by_code(prepared, read, max(joint_levels(prepared.step, ()))).graphs == lowest.graphs
+
+
 CUTS = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.lists(st.integers(0, 9), max_size=3).map(tuple))
 
 
