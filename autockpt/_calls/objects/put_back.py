@@ -76,17 +76,23 @@ def got(thing: object, key: str) -> list[Any]:
         return []
 
 
-def kept_beside(name: str, tensor: Any) -> list[Kept]:
+def kept_beside(name: str, tensor: Any, *, hooks: bool = False, attributes: bool = False) -> list[Kept]:
     """Return what a leaf holds beside its values: gradient, hooks on it, attributes. All of it can only be seen.
 
     A forward that adds to a gradient, or lets an inner backward do so, would add to it again in a replay.
+
+    Args:
+        name: of the leaf.
+        tensor: the leaf.
+        hooks: whether nobody else puts its hooks back.
+        attributes: whether nobody else puts its attributes back.
     """
-    reads = {
-        f"the gradient of {name}": partial(gradient_of, tensor),
-        f"the hooks on the gradient of {name}": partial(hooks_on, tensor, "_backward_hooks"),
-        f"the hooks after the gradient of {name}": partial(hooks_on, tensor, "_post_accumulate_grad_hooks"),
-        f"the attributes of {name}": partial(attributes_of, tensor),
-    }
+    reads = {f"the gradient of {name}": partial(gradient_of, tensor)}
+    if hooks:
+        for key in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            reads[f"the hooks on the gradient of {name}, {key}"] = partial(hooks_on, tensor, key)
+    if attributes:
+        reads[f"the attributes of {name}"] = partial(attributes_of, tensor)
     return [Kept(name=each, read=read, write=None, before=read(), state=False) for each, read in reads.items()]
 
 

@@ -23,7 +23,7 @@ from ..._calls.columns import Places
 from ..._calls.layout import bytes_now, put_bytes, told_by_bytes
 from ..._calls.objects.code import names_in
 from ..._calls.objects.contents import Contents
-from ..._calls.objects.put_back import kept_beside
+from ..._calls.objects.put_back import Kept, kept_beside
 from ..._calls.values import kept_whole
 from ..._data.text.keys import name_of
 from ..._torch import private
@@ -36,6 +36,8 @@ MOST_COPIED_BYTES = 2**26
 """The first of them, up to so many bytes in all, are small: they are copied. The others get checksums."""
 
 Named: TypeAlias = tuple[str, torch.Tensor]
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Hidden:
@@ -68,7 +70,7 @@ class Hidden:
         self._copied = copied
         self._modules = modules
         # Other threads' backwards may add to gradients while a replay runs, so only forwards are asked.
-        self._beside = [each for name, leaf in self._leaves(given) for each in kept_beside(name, leaf)]
+        self._beside = self._kept_beside(given) if given else []
 
     def small(self) -> list[Named]:
         """Return the tensors that are small enough to copy. Parameters, and buffers that replays copy, are left out."""
@@ -92,19 +94,29 @@ class Hidden:
             if each is not None and id(each) not in self._copied
         ]
 
-    def _leaves(self, given: Sequence[torch.Tensor]) -> list[Named]:
-        """Return the leaves among what calls were given, and, where they were given any, among what they reach."""
-        if not given:
-            return []
-        arguments = [(f"an argument of shape {private.sizes(each)}", each) for each in given]
-        weights = [
-            (f"{name}.{key}", each)
+    def _kept_beside(self, given: Sequence[torch.Tensor]) -> list[Kept]:
+        """Return what leaves hold beside their values: those that calls were given, and those that they reach."""
+        weights = {
+            id(each): (f"{name}.{key}", each)
             for name, module in self._modules.items()
             for key, each in module._parameters.items()
             if each is not None
+        }
+        reached = {id(each): (name, each) for name, each in self._contents.tensors if id(each) not in weights}
+        others = {
+            id(each): (f"an argument of shape {private.sizes(each)}", each)
+            for each in given
+            if id(each) not in weights and id(each) not in reached
+        }
+        kept = [kept_beside(name, each) for name, each in weights.values() if each.is_leaf]
+        kept += [kept_beside(name, each, hooks=True) for name, each in reached.values() if each.is_leaf]
+        # Subclasses keep what they know of themselves at attributes.
+        kept += [
+            kept_beside(name, each, hooks=True, attributes=type(each) in _PLAIN)
+            for name, each in others.values()
+            if each.is_leaf
         ]
-        once = {id(each): (name, each) for name, each in (*arguments, *self._contents.tensors, *weights)}
-        return [(name, each) for name, each in once.values() if each.is_leaf]
+        return [each for some in kept for each in some]
 
     def changed(self) -> list[str]:
         """Return the names of what has changed since the snapshot."""

@@ -29,6 +29,7 @@ MEANT = {
 HOST_BOUND = "host-bound"
 
 NOT_RECOMMENDED = f"Not recommended: {CHANGES}"
+NOT_LOOKED_AT = "Microbatches are not looked at on several ranks: each gathers again, for seconds not counted here"
 
 
 MOST_LINES, MOST_ROWS, LEAST_ROWS = 20, 8, 3
@@ -62,6 +63,7 @@ def brief_fit(found: Fits, source: str = "", *, by: str = "-v") -> Page:
     """
     rows, title = found.rows, _title(found, source)
     mixed = [NOT_RECOMMENDED] if found.mixes else []
+    mixed += [NOT_LOOKED_AT] if found.profile.is_shared else []
     more = f"{by} shows the switches of other libraries, and notes"
     last = "\n".join([*_next(found, source, _shown(found, MOST_ROWS)), *_host_bound(found), *mixed, more])
     why = [] if len(rows) > 1 and any(row.best for row in rows) else [*_why_not(found)]
@@ -284,9 +286,7 @@ def _notes(found: Fits) -> Iterator[str]:
     if not found.samples:
         lines.append("How many samples the batch has is not known, so neither microbatches nor larger batches are")
     if found.profile.is_shared:
-        lines.append(
-            "Microbatches are not looked at on several ranks: each gathers again, for seconds not counted here"
-        )
+        lines.append(NOT_LOOKED_AT)
     if found.mixes:
         lines.append(NOT_RECOMMENDED)
     yield "\n".join(lines)

@@ -319,7 +319,7 @@ def test_the_text_fits_sixty_columns() -> None:
         text = verification_page(each).text(60)
         assert max(len(line) for line in text.splitlines()) <= 60
         assert text.lower().startswith(each.verdict)
-        assert str(each) == verification_page(each).text(100)
+        assert str(each) == verification_page(each).text(100).rstrip("\n")
 
 
 def test_a_verification_is_immutable() -> None:
