@@ -97,7 +97,7 @@ def profiles_of_fakes(
 def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, timed: bool = True) -> Profile:
     """Record a step that runs; arguments, errors and what is put back as for `profile`.
 
-    Where seconds are not wanted nothing is `timed` beside the one step that is watched.
+    If it is not to be `timed`, no step runs beside the one that is watched.
     """
     refuse_unseen(step.device)
     refuse_own_step(step.model)

@@ -87,7 +87,10 @@ def _saving(index: Index, again: dict[int, str]) -> dict[int, str]:
 
 
 def _whole_model(index: Index, again: dict[int, str]) -> tuple[dict[int, str], dict[int, PlannedReplay]]:
-    """Where the model itself is to be recomputed, name its calls instead, and what replays them as one run."""
+    """If the model itself is to be recomputed, return its calls in its place, and for each the replay of all as a run.
+
+    Else return `again` as it is, and no replays.
+    """
     if ROOT not in again:
         return again, {}
     run, pattern = whole_run(index), again[ROOT]

@@ -286,7 +286,10 @@ def _walk(written: Written) -> list[_Seen]:
 
 
 def _tell(written: Written, number: int, live: dict[int, _Seen], seen: list[_Seen]) -> None:
-    """Note what storages are at a marker. What has a key there may be another storage later."""
+    """Note of storages what a marker tells: arguments of a later forward, casts, or an optimizer's state.
+
+    The marker names a storage by its key. Later another storage may have the same key.
+    """
 
     def at(key: int, size: int) -> _Seen:
         if key not in live:  # it stood before the step, where nobody saw it
