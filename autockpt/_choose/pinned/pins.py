@@ -249,7 +249,7 @@ def _named(index: Index, node: int, pattern: str) -> str:
 
 
 def _outermost(index: Index, nodes: Iterable[int]) -> tuple[int, ...]:
-    """The nodes that lie in no other of them."""
+    """Return those of the nodes that lie inside no other one of these nodes."""
     found: list[int] = []
     for node in sorted(nodes):
         if not found or node >= index.nodes[found[-1]].stop:
