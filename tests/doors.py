@@ -47,7 +47,7 @@ from autockpt._cli.verbs.doctor import TRIED_BYTES, DoctorProblem, DoctorReport,
 from autockpt._cli.verbs.doctor import SeenDevice as DoctorDevice
 from autockpt._cli.verbs.doctor import lines as doctor_lines
 from autockpt._cli.verbs.doctor import problems as doctor_problems
-from autockpt._compiled.problem import to_problem as state_joint_step
+from autockpt._compiled.problem import state as state_joint_step
 from autockpt._compiled.regions import regions
 from autockpt._compiled.regions import ways as region_ways
 from autockpt._compiled.step import JointStep

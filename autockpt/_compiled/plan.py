@@ -12,7 +12,7 @@ from ..solvers.deadline import Deadline
 from ..solvers.errors import Infeasible
 from ..solvers.units import format_bytes
 from .cut import outcome, signature
-from .problem import to_problem
+from .problem import state
 from .reading import Links, Traced, read
 from .step import JointStep, levels
 
@@ -113,7 +113,7 @@ def _within(
     seconds: float,
 ) -> CompiledPlan:
     """Return the cheapest plan that holds a step to a budget as it is `counted`; its figures are those of the step."""
-    stated = to_problem(counted, static_bytes=static_bytes, deadline=Deadline.after(seconds))
+    stated = state(counted, static_bytes=static_bytes, deadline=Deadline.after(seconds))
     asked_bytes, over_bytes = budget_bytes, 0
     for _ in range(ATTEMPTS):
         solution = solve(stated.problem, asked_bytes, solver=solver, seconds=seconds)
@@ -132,7 +132,7 @@ def _within(
 
 def _lowest(step: JointStep, graphs: Sequence[Traced], static_bytes: int, solver: str, seconds: float) -> CompiledPlan:
     """Return the plan of the lowest peak."""
-    stated = to_problem(step, static_bytes=static_bytes, deadline=Deadline.after(seconds))
+    stated = state(step, static_bytes=static_bytes, deadline=Deadline.after(seconds))
     solution = least_peak(stated.problem, solver=solver, seconds=seconds)
     again = _what_comes_out(step, graphs, stated.chosen(solution.chosen))
     return _plan(step, graphs, again, static_bytes, solution.notes + stated.notes)

@@ -34,7 +34,7 @@ class Stated:
         return frozenset(i for candidate in candidates for i in self.again[candidate])
 
 
-def to_problem(step: JointStep, *, static_bytes: int = 0, deadline: Deadline = NEVER) -> Stated:
+def state(step: JointStep, *, static_bytes: int = 0, deadline: Deadline = NEVER) -> Stated:
     """State a joint step as a problem.
 
     Args:
