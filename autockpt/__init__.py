@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ._data.frontier import Frontier as Frontier
     from ._data.goal import Goal as Goal
     from ._data.offload import Offload as Offload
-    from ._data.plan import Plan as Plan, Refusal as Refusal, Segment as Segment
+    from ._data.plan import CompiledPlan as CompiledPlan, Plan as Plan, Refusal as Refusal, Segment as Segment
     from ._data.profile import Profile as Profile
     from ._data.timeline import MemoryStep as MemoryStep, MemoryTimeline as MemoryTimeline, PeakParts as PeakParts
     from ._record.one_rank import profile as profile
@@ -74,7 +74,7 @@ _HOME = {
     "_data.frontier": ("Frontier",),
     "_data.goal": ("Goal",),
     "_data.offload": ("Offload",),
-    "_data.plan": ("Plan", "Refusal", "Segment"),
+    "_data.plan": ("CompiledPlan", "Plan", "Refusal", "Segment"),
     "_data.profile": ("Profile",),
     "_data.timeline": ("MemoryStep", "MemoryTimeline", "PeakParts"),
     "_record.one_rank": ("profile",),

@@ -60,6 +60,7 @@ from autockpt._data.hardware.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.hardware.devices import named as named_device
 from autockpt._data.hardware.paces import QUEUE, host_mode, paces_of
 from autockpt._data.hardware.rooflines import IDLE_HOST, ROOFLINES, HostCosts
+from autockpt._data.plan import JointGraph
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
 from autockpt._data.shipped import read as read_shipped
@@ -139,10 +140,13 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._check.verify import Difference
     from autockpt._check.verify.outcome import Observed
     from autockpt._check.verify.outcome import compare as compare_outcomes
+    from autockpt._compiled import hold as compiled_holding
     from autockpt._compiled.dry import trace as trace_joint_graphs
     from autockpt._compiled.hold import held_by as compiled_hold_of
     from autockpt._compiled.partition import Partition, eager_backend
+    from autockpt._compiled.plan import Lowered, plan_by_code
     from autockpt._compiled.plan import make_plan as make_compiled_plan
+    from autockpt._compiled.plan import prepare as prepare_joint_graphs
     from autockpt._compiled.reading import read as read_joint_graphs
     from autockpt._ranks import One, ranks_of
     from autockpt._ranks import group as rank_group

@@ -35,6 +35,7 @@ NAMES = {
     "PeakParts",
     "PinError",
     "Offload",
+    "CompiledPlan",
     "Plan",
     "Profile",
     "ProfilingError",

@@ -8,7 +8,9 @@ regions.py    parts of forward, and the ways to run them again
 problem.py    for the same solvers and the same judge as elsewhere                          JointStep -> Problem
 cut.py        hands the choice to torch's own partitioner, and looks at what comes out
 plan.py       asks a solver                                                                 JointStep -> CompiledPlan
+lowered.py    what inductor's generated code holds under a plan
 partition.py  what a backend is given, so that it cuts as a plan says
+batches.py    kinds of batches, and what stands beside a step
 hold.py       `apply` on a compiled model: a plan for each kind of batch
 
 Who does not compile imports none of it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
+from .._data.errors import NotApplicable
+from .._data.plan import CompiledPlan, JointGraph
 from .._torch.private import compiling as private
 from .reading import Traced, forward_of, storages_of
 
@@ -29,6 +31,37 @@ def signature(joint: fx.GraphModule) -> str:
         target = str(node.target) if node.op == "call_function" else ""
         parts.update(repr((node.op, target, looks)).encode())
     return parts.hexdigest()
+
+
+def look_of(traced: Traced) -> JointGraph:
+    """Return a graph as plans tell it: its signature, and where it begins and ends."""
+    nodes = forward_of(traced)
+    modules = [*filter(None, map(private.module_of_node, nodes))] or ["the model"]
+    name = modules[0] if modules[0] == modules[-1] else f"{modules[0]} … {modules[-1]}"
+    return JointGraph(signature=signature(traced.joint), name=name, operators=len(nodes))
+
+
+def refuse_other_graphs(plan: CompiledPlan, graphs: Sequence[Traced]) -> None:
+    """Refuse a plan that was not made for these graphs.
+
+    Raises:
+        NotApplicable: it does not know some of them, or knows others; the message names these.
+    """
+    found = {look.signature: look for look in map(look_of, graphs)}
+    known = {each.signature: each for each in plan.graphs}
+    unknown = [_told(each) for name, each in found.items() if name not in known]
+    missing = [_told(each) for name, each in known.items() if name not in found]
+    if unknown or missing:
+        raise NotApplicable(
+            f"the plan is for other graphs than those of this step, of which it knows {len(found) - len(unknown)} of "
+            f"{len(found)}.\nOnly in this step: {'; '.join(unknown) or 'none'}.\nOnly in the plan: "
+            f"{'; '.join(missing) or 'none'}.\nA plan holds for the model, the sizes of the batch, train or eval mode, "
+            "autocast, backend and torch that it was made with. Make one for this step: apply(model, budget)."
+        )
+
+
+def _told(graph: JointGraph) -> str:
+    return f"{graph.name} ({graph.operators} operators)"
 
 
 def cut(joint: fx.GraphModule, again: Collection[int], inputs: Any = None, **more: Any) -> private.Graphs:

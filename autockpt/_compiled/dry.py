@@ -6,7 +6,8 @@ model ─▶ copy, with fakes for parameters and buffers ─▶ torch.compile �
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,12 @@ from .reading import Links, Traced
 
 
 def trace(
-    model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: bool | None = False
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: bool = False,
+    inductor: Mapping[str, Any] | None = None,
 ) -> tuple[list[Traced], Links]:
     """Trace the joint graphs of a training step of `model`, in the order in which forward reaches them.
 
@@ -36,6 +42,7 @@ def trace(
         args: by position; tensors in containers are replaced by fake ones.
         kwargs: by keyword.
         dynamic: as `torch.compile` takes it.
+        inductor: settings of inductor, whose joint graphs are asked for; None for those of ``aot_eager``.
 
     Returns:
         The graphs, one for each call of one, and what a call hands to a later one.
@@ -44,26 +51,39 @@ def trace(
         NotApplicable: parts of forward that are trained run outside of what is compiled; or forward reads the values
             of tensors, or calls an operator that knows no fake ones.
     """
+    seen = _SeenGraph(inductor)
+    with over_fakes(model, args, kwargs or {}) as (twin, given, named):
+        outputs = torch.compile(twin, backend=seen.backend, dynamic=dynamic)(*given, **named)
+        _refuse_outside(outputs)
+        return seen.graphs(outputs), seen.links()
+
+
+@contextmanager
+def over_fakes(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[nn.Module, Any, Any]]:
+    """Yield a copy of a model and its batch as fake tensors; inside, what is compiled comes from no cache.
+
+    Raises:
+        NotApplicable: forward reads the values of tensors, or calls an operator that knows no fake ones.
+    """
     mode = torch_private.new_fake_mode()
-    seen = _SeenGraph()
 
     def fake(value: Any) -> Any:
         return mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
 
-    with Sandbox(model, inputs=[*args, *(kwargs or {}).values()], buffers=False), private.uncached():
+    with Sandbox(model, inputs=[*args, *kwargs.values()], buffers=False), private.uncached():
         own = {id(each): fake(each) for each in (*model.parameters(), *model.buffers())}
         twin = copy.deepcopy(model, own)
-        given, named = tree_map(fake, (tuple(args), dict(kwargs or {})))
+        given, named = tree_map(fake, (tuple(args), dict(kwargs)))
         try:
             with mode:
-                outputs = torch.compile(twin, backend=seen.backend, dynamic=dynamic)(*given, **named)
+                yield twin, given, named
         except private.NO_FAKES as error:
             raise NotApplicable(
                 f"forward cannot be traced without values, and so no plan be made before it runs: {error}. Leave "
                 "branches on values of tensors (.item()) out of forward, or compile blocks one by one."
             ) from error
-        _refuse_outside(outputs)
-    return seen.graphs(outputs), seen.links()
 
 
 def _refuse_outside(outputs: Any) -> None:
@@ -93,19 +113,22 @@ INSIDE = (
 """How the nodes of autograd begin that hold nothing outside of graphs: compiled code, parameters and views."""
 
 
-class _SeenGraph:
+class _SeenGraph(private.Partitioner):
     """Notes each joint graph, and what each call of a compiled function is given and returns."""
 
-    def __init__(self) -> None:
+    def __init__(self, inductor: Mapping[str, Any] | None = None) -> None:
         self._graphs: list[Traced] = []
         self._calls: list[tuple[int, tuple[Any, ...], tuple[Any, ...]]] = []
-        self._compiler = private.aot_backend(self._partition)
+        self._compiler = private.aot_backend(self) if inductor is None else _inductor_graphs(self, inductor)
 
-    def _partition(self, joint: fx.GraphModule, inputs: Any, **more: Any) -> private.Graphs:
-        private.as_partitioned(joint)
-        self._graphs.append(Traced(joint=joint, n_outputs=more["num_fwd_outputs"]))
+    def uuid(self) -> None:
+        """Say that nothing which is made here may be taken from a cache."""
+
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> private.Graphs:
+        private.as_partitioned(gm)
+        self._graphs.append(Traced(joint=gm, n_outputs=kwargs["num_fwd_outputs"]))
         # What follows may change the graph that it is given.
-        return private.partitioned(fx.GraphModule(joint, copy.deepcopy(joint.graph)), inputs, **more)
+        return private.partitioned(fx.GraphModule(gm, copy.deepcopy(gm.graph)), joint_inputs, **kwargs)
 
     def backend(self, graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
         """Compile a graph of Dynamo's, and note what it is given and returns as it runs."""
@@ -141,6 +164,12 @@ class _SeenGraph:
                 if key := _key(value):
                     made.setdefault(key, (number, i))
         return found
+
+
+def _inductor_graphs(partition: private.Partitioner, config: Mapping[str, Any]) -> Callable[..., Any]:
+    from .._torch.private.inductor import graphs_backend  # who compiles otherwise loads none of it
+
+    return graphs_backend(partition, config)
 
 
 def _key(value: Any) -> int:

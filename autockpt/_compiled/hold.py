@@ -11,35 +11,36 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from .._data.goal import Goal
-from .._record.optimizers.memory import OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
+from .._data.plan import CompiledPlan
+from .._record.optimizers.memory import OptimizerMemory, Optimizers
 from .._record.optimizers.steps import OptimizerSteps
 from .._torch import private as torch_private
-from .._torch.devices import device_of
 from .._torch.private import compiling as private
 from ..solvers.errors import AutockptError, Infeasible
+from .batches import BatchLook, Given, given_of, look_of_batch, may_train, optimizer_memory_of, standing_bytes_of
+from .cut import refuse_other_graphs
 from .dry import trace
-from .partition import Partition, eager_backend
-from .plan import CompiledPlan, make_plan
+from .partition import Partition, compiled
+from .plan import Lowered, PreparedStep, make_plan, plan_by_code, prepare
 
 _log = logging.getLogger("autockpt")
 
-BACKENDS = ("aot_eager",)
+BACKENDS = ("aot_eager", "inductor")
 """Backends whose memory is predicted. Others allocate by rules of their own."""
 
 MOST_KINDS = 4
 """So many kinds of batches get a plan each. The compiler itself gives up at eight variants of one function."""
-
-Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +48,16 @@ class CompiledRequest:
     """What a user asked for.
 
     Attributes:
-        goal: the budget, or the lowest peak.
+        goal: the budget, or the lowest peak; None where a plan is given.
+        plan: the plan that every step takes; None to make plans.
         optimizer: as `apply` takes it.
         solver: name of the solver.
         seconds: how long it may search, for each plan.
         strict: whether a kind of batch that no plan holds to the budget is an error.
     """
 
-    goal: Goal
+    goal: Goal | None = None
+    plan: CompiledPlan | None = None
     optimizer: Optimizers | None = None
     solver: str = "auto"
     seconds: float = 3.0
@@ -81,17 +84,26 @@ class CompiledHold:
     Attributes:
         settings, own: the same.
         plan: the plan of the last step; None before there is one.
+        made: the plans that were made so far, oldest first, each with the reason.
+        steps: how many forwards of training ran under a plan.
     """
 
     def __init__(self, request: CompiledRequest, settings: private.CompileSettings, own: Callable[..., Any]) -> None:
         self.settings, self.own = settings, own
         self.plan: CompiledPlan | None = None
+        self.made: list[tuple[CompiledPlan, str]] = []
+        self.steps = 0
         self._request = request
-        self._kinds: dict[object, _BatchKind] = {}
+        self._kinds: dict[BatchLook, _BatchKind] = {}
         self._steps = OptimizerSteps(lambda _: None)
         self._memory = OptimizerMemory()
         self._waiting: weakref.ref[torch.Tensor] | None = None
         self._said = False
+
+    @property
+    def goal(self) -> Goal | None:
+        """What was asked for; None where a plan was given."""
+        return self._request.goal
 
     def listen(self, model: nn.Module) -> None:
         """See from now on which optimizers train the model."""
@@ -108,7 +120,7 @@ class CompiledHold:
         Raises:
             Infeasible: no plan meets the budget; the model is as it was compiled then.
         """
-        if not _trains(model, (args, kwargs)):
+        if not may_train(model, (args, kwargs)):
             return self.own(*args, **kwargs)
         try:
             kind = self.prepare(model, (args, kwargs))
@@ -123,6 +135,7 @@ class CompiledHold:
                 "a forward ran while an earlier one still waits for its backward, and a plan counts one of them: the "
                 "budget may not hold."
             )
+        self.steps += 1
         result = kind.run(*args, **kwargs)
         trained = next((each for each in tensors((result,)) if each.requires_grad), None)
         if trained is not None:
@@ -141,9 +154,10 @@ class CompiledHold:
         """
         if self._steps.grown():
             self._memory = optimizer_memory_of(model, None, self._steps.optimizers)
-        look, standing_bytes = _look(model, given), _standing_bytes(model, given) + self._memory.state_bytes
-        known = self._kinds.get(look)
-        budget_bytes = self._request.goal.budget_bytes
+        standing_bytes = standing_bytes_of(model, given) + self._memory.state_bytes
+        look = look_of_batch(model, given)
+        known = self._kinds.get(self._covering(look))
+        budget_bytes = None if self._request.goal is None else self._request.goal.budget_bytes
         if known is not None and budget_bytes is not None:
             more_bytes = max(standing_bytes - known.standing_bytes, 0)
             known = known if known.plan.peak_bytes + more_bytes <= budget_bytes else None
@@ -154,11 +168,28 @@ class CompiledHold:
             )
             return None
         if known is None:
-            plan = self._plan(model, given, standing_bytes)
-            _log.info("a plan for the compiled step: %s", plan)
-            known = self._kinds[look] = _BatchKind(plan=plan, run=self._compiled(plan), standing_bytes=standing_bytes)
+            known = self._kinds[look] = self._new(model, given, standing_bytes, again=look in self._kinds)
         self.plan = known.plan
         return known
+
+    def _covering(self, look: BatchLook) -> BatchLook:
+        """Return the newest kind whose plan and code do for a batch: its own, or with symbolic sizes a larger one."""
+        covering = (each for each in reversed(self._kinds) if self.settings.dynamic and each.covers(look))
+        return look if look in self._kinds else next(covering, look)
+
+    def _new(self, model: nn.Module, given: Given, standing_bytes: int, *, again: bool) -> _BatchKind:
+        """Make a plan for a kind of batch, and compile anew. Where a plan was given for others it runs as it was."""
+        try:
+            plan = self._plan(model, given, standing_bytes)
+        except NotApplicable as error:
+            if self._request.plan is None or not self._kinds:
+                raise
+            self._tell(f"a step runs as it was compiled, and the budget may not hold: {error}")
+            return _BatchKind(plan=self._request.plan, run=self.own, standing_bytes=standing_bytes)
+        reason = "more stands beside the step" if again else "this kind of batch came first"
+        self.made.append((plan, "it was given" if self._request.plan is not None else reason))
+        _log.info("a plan for the compiled step: %s", plan)
+        return _BatchKind(plan=plan, run=self._compiled(plan), standing_bytes=standing_bytes)
 
     def _tell(self, what: str) -> None:
         """Say once that the budget may not hold, or raise where the user is strict."""
@@ -170,13 +201,14 @@ class CompiledHold:
 
     def _compiled(self, plan: CompiledPlan) -> Callable[..., Any]:
         """Compile anew what the user compiled, cut by a plan. Another plan is another backend to the compiler."""
-        run: Callable[..., Any] = torch.compile(
-            self.settings.target,
-            backend=eager_backend(Partition(plan)),
-            dynamic=False,
-            fullgraph=self.settings.fullgraph,
+        settings = self.settings
+        return compiled(
+            settings.target,
+            Partition(plan),
+            dynamic=settings.dynamic,
+            fullgraph=settings.fullgraph,
+            inductor=settings.inductor,
         )
-        return run
 
     def _plan(self, model: nn.Module, given: Given, standing_bytes: int) -> CompiledPlan:
         """Make the plan for a kind of batch, of which nothing has run.
@@ -184,22 +216,32 @@ class CompiledHold:
         Raises:
             Infeasible: no plan meets the budget for the first kind; later ones get the lowest plan, unless `strict`.
         """
-        graphs, links = trace(getattr(model, "_orig_mod", model), *given)
+        inside = getattr(model, "_orig_mod", model)
+        graphs, links = trace(inside, *given, dynamic=self.settings.dynamic, inductor=self.settings.inductor)
         if not graphs:
             raise NotApplicable(
                 "the compiler found nothing to train in this model: no graph of it requires gradients. "
                 "TORCH_LOGS=graph_breaks lists where its graphs break."
             )
+        if self._request.plan is not None:
+            refuse_other_graphs(self._request.plan, graphs)
+            return self._request.plan
+        asked: dict[str, Any] = {
+            "static_bytes": standing_bytes,
+            "step_bytes": self._memory.step_bytes,
+            "solver": self._request.solver,
+            "seconds": self._request.seconds,
+        }
+        if self.settings.inductor is None:
+            make: Callable[[int | None], CompiledPlan] = functools.partial(make_plan, graphs, links, **asked)
+        else:
+            make = self._by_code(inside, given, prepare(graphs, links, **asked))
+        return msgspec.structs.replace(self._kept(make), model=type(inside).__name__, goal=self._request.goal)
+
+    def _kept(self, make: Callable[[int | None], CompiledPlan]) -> CompiledPlan:
+        """Make a plan for the budget; where none holds it, one of the lowest peak, or an error."""
         goal = self._request.goal
-        make = functools.partial(
-            make_plan,
-            graphs,
-            links,
-            static_bytes=standing_bytes,
-            step_bytes=self._memory.step_bytes,
-            solver=self._request.solver,
-            seconds=self._request.seconds,
-        )
+        assert goal is not None
         try:
             return make(goal.budget_bytes)
         except Infeasible as error:
@@ -209,30 +251,14 @@ class CompiledHold:
             self._tell(f"no plan holds this step to the budget, and it runs under the lowest one: {told}")
             return make(None)
 
+    def _by_code(self, model: nn.Module, given: Given, prepared: PreparedStep) -> Callable[[int | None], CompiledPlan]:
+        """Return what makes a plan whose figures are those of the code that inductor generates."""
+        from .lowered import lower  # who compiles otherwise loads no inductor
 
-def optimizer_memory_of(
-    model: nn.Module, named: Optimizers | None, seen: Sequence[torch.optim.Optimizer]
-) -> OptimizerMemory:
-    """Return what the optimizers of a model hold: those that were seen to step, else the one that was named."""
-    asked = [*seen] or named
-    if asked is None:
-        return OptimizerMemory()
-    trained = {id(each) for each in model.parameters() if each.requires_grad}
-    device = device_of(next(model.parameters()).device)
-    return optimizer_memory(choose_optimizers(asked, model, seen=bool(seen)), trained, device)
+        def read(plan: CompiledPlan) -> Lowered:
+            return lower(model, given, plan, self.settings, self._memory.step_bytes)
 
-
-def _standing_bytes(model: nn.Module, given: Given) -> int:
-    """Return what stands beside a step on the device of a model: parameters, buffers, gradients, the batch."""
-    device = next(model.parameters()).device
-    held = [*model.parameters(), *model.buffers(), *tensors(given)]
-    held += [each.grad for each in model.parameters() if each.grad is not None]
-    storages = {
-        torch_private.storage_key(each): each.untyped_storage().nbytes()
-        for each in torch_private.parts(held)
-        if each.device == device
-    }
-    return sum(storages.values())
+        return functools.partial(plan_by_code, prepared, read)
 
 
 def hold(model: nn.Module, request: CompiledRequest, inputs: object = None) -> None:
@@ -253,29 +279,42 @@ def hold(model: nn.Module, request: CompiledRequest, inputs: object = None) -> N
     held = CompiledHold(request, settings, getattr(model, settings.attribute) if before is None else before.own)
     held.listen(model)
     if inputs is not None:
-        held.prepare(model, _given(inputs))
+        held.prepare(model, given_of(inputs))
     release(model)
     vars(model)[settings.attribute] = functools.partial(_call, held, weakref.ref(model))
+
+
+def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], object]) -> bool:
+    """Hold a model that is compiled as a whole to a budget as its next forward begins; return whether it can be held.
+
+    Args:
+        model: as `hold` takes it.
+        request: what is asked for.
+        before: runs first, and takes off what holds the model now.
+    """
+    settings, reference = private.CompileSettings(model), weakref.ref(model)
+    try:
+        _refuse(model, settings)
+    except NotApplicable:
+        return False
+    own = getattr(model, settings.attribute)
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        module = reference()
+        if module is None or torch.compiler.is_compiling():
+            return own(*args, **kwargs)
+        vars(module)[settings.attribute] = own
+        before()
+        hold(module, request)
+        return vars(module)[settings.attribute](*args, **kwargs)
+
+    vars(model)[settings.attribute] = first
+    return True
 
 
 def takes(model: nn.Module) -> bool:
     """Whether a model is compiled as a whole by a backend whose memory is predicted."""
     return held_by(model) is not None or private.CompileSettings(model).backend in BACKENDS
-
-
-def refuse_held(model: nn.Module) -> None:
-    """Refuse a compiled model that is held to a budget, where a plan of calls is asked for.
-
-    Raises:
-        NotApplicable: it is one; the message says what its plan is.
-    """
-    held = held_by(model)
-    if held is not None:
-        plan = "none yet: it is made as the first training step begins" if held.plan is None else held.plan
-        raise NotApplicable(
-            f"the model is held to its budget inside what was compiled, where operators run again and no calls. "
-            f"Its plan is {plan}"
-        )
 
 
 def held_by(model: nn.Module) -> CompiledHold | None:
@@ -316,34 +355,27 @@ def _refuse(model: nn.Module, settings: private.CompileSettings) -> None:
             "the model itself, apply(model, budget, inputs=batch, loss=loss), and compile it after that; or compile "
             "its blocks one by one."
         )
-    if settings.dynamic:
+    if private.own_share() < 1:
         raise NotApplicable(
-            "the model is compiled with dynamic=True, and a plan is for sizes that are known. Leave dynamic out: each "
-            f"kind of batch then gets a plan of its own, {MOST_KINDS} kinds at most."
+            f"torch._functorch.config.activation_memory_budget is {private.own_share():g}: torch drops saved tensors "
+            "by itself, and no plan can say which. Set it back to 1; the budget in bytes takes its place."
         )
+    if settings.inductor is not None:
+        _refuse_inductor(settings.inductor)
 
 
-def _given(inputs: object) -> Given:
-    """Return a batch as the arguments of a call."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+def _refuse_inductor(options: Mapping[str, Any]) -> None:
+    """Refuse settings of inductor that no plan knows, and a machine on which it cannot compile."""
+    from .._torch.private import inductor  # who compiles otherwise loads none of it
 
-
-def _trains(model: nn.Module, given: Given) -> bool:
-    """Whether a call may be one of training."""
-    return torch.is_grad_enabled() and (
-        any(each.requires_grad for each in model.parameters()) or any(each.requires_grad for each in tensors(given))
-    )
-
-
-def _look(model: nn.Module, given: Given) -> object:
-    """Return what two batches of one kind have in common: shapes, values that are no tensors, modes, autocast."""
-    args, kwargs = given
-    values = torch.utils._pytree.tree_leaves((args, kwargs))
-    looks = tuple(
-        (tuple(each.shape), each.dtype, each.requires_grad) if isinstance(each, torch.Tensor) else repr(each)
-        for each in values
-    )
-    trained = tuple(each.requires_grad for each in model.parameters())
-    return looks, (*kwargs,), trained, model.training, torch_private.any_autocast_enabled()
+    named = inductor.in_the_way(options)
+    if named:
+        raise NotApplicable(
+            f"the model is compiled with {named}, and what its code takes then is not predicted. Leave it out, or "
+            "apply to the model itself, apply(model, budget, inputs=batch, loss=loss), and compile it after that."
+        )
+    if inductor.cpp_compiler_is_missing():
+        raise NotApplicable(
+            "the model is compiled by inductor, which needs a C++ compiler on a CPU, and there is none. Install the "
+            "package g++ (or clang), or name one by CXX=; torch.compile(model, backend='aot_eager') needs none."
+        )

@@ -2,171 +2,264 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from torch import fx
+import msgspec
 
+from .._data.plan import CompiledPlan, JointGraph
 from ..solvers import least_peak, solve
 from ..solvers.deadline import Deadline
 from ..solvers.errors import Infeasible
-from ..solvers.units import format_bytes
-from .cut import outcome, signature
-from .problem import state
+from .cut import look_of, outcome
+from .problem import Stated, state
 from .reading import Links, Traced, read
 from .step import JointStep, levels
 
 ATTEMPTS = 3
 """So often is a plan made anew, for a lower budget, where what comes out of torch's partitioner stands above it."""
 
-MOST_NAMED = 4
-"""So many modules are named where a plan is told in words."""
+
+LOWERINGS = 3
+"""So often at most is the code of a step generated while its plan is made."""
+
+MARGIN = 0.01
+"""By this share of the budget for the step less is asked for than would do, once code was above it."""
+
+CLOSE = 0.03
+"""A plan whose code leaves no more than this share of the budget for the step is taken as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledPlan:
-    """What runs again in the joint graphs of a compiled step.
+class Lowered:
+    """What generated code holds, in bytes above what stood before the step.
 
     Attributes:
-        again: by the signature of a joint graph, the places among its nodes of the operators that run again.
-        peak_bytes: predicted peak of the whole step.
-        plain_bytes: that of the step if nothing ran again.
-        recompute_seconds: of what runs again, as a roofline says.
-        plain_seconds: of forward, likewise.
-        modules: qualified names of modules, with the seconds of what runs again in each, most first.
-        notes: what went wrong on the way, in words.
+        peak_bytes: at the peak of a step.
+        first_bytes: at that of the step that compiles.
     """
 
-    again: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    peak_bytes: int = 0
-    plain_bytes: int = 0
-    recompute_seconds: float = 0.0
-    plain_seconds: float = 0.0
-    modules: tuple[tuple[str, float], ...] = ()
-    notes: tuple[str, ...] = ()
+    peak_bytes: int
+    first_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedStep:
+    """A compiled step that can be planned for any budget.
+
+    Attributes:
+        step: the step.
+        counted: the step as plans are held to it: that of the first one, in which what crosses graphs stands until the
+            end, or the same.
+        stated: `counted` as a problem.
+        graphs: its joint graphs.
+        looks: each as a plan tells it, with nothing that runs again.
+        static_bytes: what stands before and after it.
+        solver: a name in `autockpt.solvers.SOLVERS`.
+        seconds: how long the solver may search, for each plan.
+    """
+
+    step: JointStep
+    counted: JointStep
+    stated: Stated
+    graphs: Sequence[Traced]
+    looks: tuple[JointGraph, ...]
+    static_bytes: int
+    solver: str
+    seconds: float
 
     @property
-    def share(self) -> float:
-        """Share of forward that runs again, by seconds."""
-        return self.recompute_seconds / self.plain_seconds if self.plain_seconds else 0.0
-
-    def __str__(self) -> str:
-        operators, graphs = sum(map(len, self.again.values())), len(self.again)
-        where = ", ".join(name or "the model" for name, _ in self.modules[:MOST_NAMED])
-        lines = [
-            f"{format_bytes(self.peak_bytes)} at the peak of the compiled step, predicted; "
-            f"{format_bytes(self.plain_bytes)} where nothing runs again",
-            f"{operators} operators run again, in {graphs} {'graph' if graphs == 1 else 'graphs'}: {self.share:.1%} of "
-            "forward by a roofline" + (f", most in {where}" if where else ""),
-            *(f"note that {note}" for note in self.notes),
-        ]
-        return "\n".join(lines)
+    def names(self) -> tuple[str, ...]:
+        """Signature of the graph of each call."""
+        return tuple(each.signature for each in self.looks)
 
 
-def make_plan(
+def prepare(
     graphs: Sequence[Traced],
     links: Links,
-    budget_bytes: int | None,
     *,
     static_bytes: int = 0,
     step_bytes: int = 0,
     solver: str = "auto",
     seconds: float = 3.0,
-) -> CompiledPlan:
+    first: bool = True,
+) -> PreparedStep:
+    """Prepare a compiled step for plans.
+
+    Args:
+        graphs: its joint graphs.
+        links: what one hands to a later one.
+        static_bytes: what stands before and after the step.
+        step_bytes: what the optimizer's step takes for a moment, beside all gradients.
+        solver: a name in `autockpt.solvers.SOLVERS`.
+        seconds: how long the solver may search, for each plan.
+        first: whether plans are held to the step that compiles, too: what crosses graphs stands until its end.
+    """
+    step = read(graphs, links, step_bytes=step_bytes)
+    counted = replace(step, outputs=step.outputs | step.crossing, crossing=frozenset()) if first else step
+    return PreparedStep(
+        step=step,
+        counted=counted,
+        stated=state(counted, static_bytes=static_bytes, deadline=Deadline.after(seconds)),
+        graphs=graphs,
+        looks=tuple(map(look_of, graphs)),
+        static_bytes=static_bytes,
+        solver=solver,
+        seconds=seconds,
+    )
+
+
+def make_plan(graphs: Sequence[Traced], links: Links, budget_bytes: int | None, **more: Any) -> CompiledPlan:
     """Choose what runs again so that the predicted peak of a compiled step stays within a budget.
 
     Args:
         graphs: its joint graphs.
         links: what one hands to a later one.
         budget_bytes: highest peak of the whole step; None for the lowest that can be reached.
-        static_bytes: what stands before and after the step.
-        step_bytes: what the optimizer's step takes for a moment, beside all gradients.
-        solver: a name in `autockpt.solvers.SOLVERS`.
-        seconds: how long the solver may search.
+        more: as `prepare` takes it.
 
     Raises:
         Infeasible: no plan meets the budget.
     """
-    step = read(graphs, links, step_bytes=step_bytes)
     if budget_bytes is None:
-        return _lowest(step, graphs, static_bytes, solver, seconds)
-    # While the first step compiles, what crosses graphs stands until its end.
-    first = replace(step, outputs=step.outputs | step.crossing, crossing=frozenset())
+        return lowest_plan(prepare(graphs, links, first=False, **more))
+    prepared = prepare(graphs, links, **more)
     try:
-        return _within(first, step, graphs, budget_bytes, static_bytes, solver, seconds)
+        return plan_within(prepared, budget_bytes)
     except Infeasible:
-        if not step.crossing:
+        if not prepared.step.crossing:
             raise
-        return replace(
-            _within(step, step, graphs, budget_bytes, static_bytes, solver, seconds),
-            notes=("the step that compiles may stand above the budget by what one graph hands to the next",),
-        )
+        note = "the step that compiles may stand above the budget by what one graph hands to the next"
+        plan = plan_within(prepare(graphs, links, first=False, **more), budget_bytes)
+        return msgspec.structs.replace(plan, notes=(note,))
 
 
-def _within(
-    counted: JointStep,
-    step: JointStep,
-    graphs: Sequence[Traced],
-    budget_bytes: int,
-    static_bytes: int,
-    solver: str,
-    seconds: float,
-) -> CompiledPlan:
-    """Return the cheapest plan that holds a step to a budget as it is `counted`; its figures are those of the step."""
-    stated = state(counted, static_bytes=static_bytes, deadline=Deadline.after(seconds))
+def plan_within(prepared: PreparedStep, budget_bytes: int) -> CompiledPlan:
+    """Return the cheapest plan that holds a step to a budget, as it is counted; its figures are those of the step.
+
+    Raises:
+        Infeasible: no plan meets the budget.
+    """
     asked_bytes, over_bytes = budget_bytes, 0
     for _ in range(ATTEMPTS):
-        solution = solve(stated.problem, asked_bytes, solver=solver, seconds=seconds)
-        again = _what_comes_out(step, graphs, stated.chosen(solution.chosen))
-        over_bytes = static_bytes + max(levels(counted, again), default=0) - budget_bytes
+        solution = solve(prepared.stated.problem, asked_bytes, solver=prepared.solver, seconds=prepared.seconds)
+        again = _what_comes_out(prepared, prepared.stated.chosen(solution.chosen))
+        over_bytes = prepared.static_bytes + max(levels(prepared.counted, again), default=0) - budget_bytes
         if over_bytes <= 0:
-            return _plan(step, graphs, again, static_bytes, solution.notes + stated.notes)
+            return _plan(prepared, again, solution.notes, budget_bytes)
         asked_bytes = max(asked_bytes - over_bytes, 1)
     raise Infeasible(
         budget_bytes=budget_bytes,
         minimum_bytes=budget_bytes + over_bytes,
-        solver=solver,
+        solver=prepared.solver,
         dominated_by="what torch's partitioner made of the plan",
     )
 
 
-def _lowest(step: JointStep, graphs: Sequence[Traced], static_bytes: int, solver: str, seconds: float) -> CompiledPlan:
+def lowest_plan(prepared: PreparedStep) -> CompiledPlan:
     """Return the plan of the lowest peak."""
-    stated = state(step, static_bytes=static_bytes, deadline=Deadline.after(seconds))
-    solution = least_peak(stated.problem, solver=solver, seconds=seconds)
-    again = _what_comes_out(step, graphs, stated.chosen(solution.chosen))
-    return _plan(step, graphs, again, static_bytes, solution.notes + stated.notes)
+    solution = least_peak(prepared.stated.problem, solver=prepared.solver, seconds=prepared.seconds)
+    again = _what_comes_out(prepared, prepared.stated.chosen(solution.chosen))
+    return _plan(prepared, again, solution.notes)
 
 
-def _what_comes_out(step: JointStep, graphs: Sequence[Traced], again: frozenset[int]) -> frozenset[int]:
+def plan_by_code(
+    prepared: PreparedStep, read: Callable[[CompiledPlan], Lowered], budget_bytes: int | None
+) -> CompiledPlan:
+    """Make plans until the code generated for one keeps a step to a budget, and return the cheapest that does.
+
+    Args:
+        prepared: the step.
+        read: says what the code holds that is generated for a plan.
+        budget_bytes: highest peak of the whole step, the first one too; None for the lowest that can be reached.
+
+    Returns:
+        The plan, with the peak that its code has.
+
+    Raises:
+        Infeasible: the code of no plan that was tried keeps to the budget.
+    """
+    found: list[tuple[int, CompiledPlan]] = []
+    asked_bytes = budget_bytes
+    for attempt in range(LOWERINGS):
+        above = budget_bytes is not None and all(each > budget_bytes for each, _ in found) and attempt > 0
+        if above and attempt == LOWERINGS - 1:
+            asked_bytes = None  # else it would not be known whether any plan holds the budget
+        judged, tried = _made(prepared, asked_bytes), [plan.graphs for _, plan in found]
+        if above and judged.graphs in tried:  # for less the same was chosen, by what graphs say
+            judged = _made(prepared, None)
+        if judged.graphs in tried:
+            break
+        code = read(judged)
+        first_bytes = prepared.static_bytes + code.first_bytes
+        tried_bytes = (*(each for each, _ in found), first_bytes)
+        peak_bytes = prepared.static_bytes + code.peak_bytes
+        found.append((first_bytes, msgspec.structs.replace(judged, peak_bytes=peak_bytes, tried_bytes=tried_bytes)))
+        if budget_bytes is None:
+            break
+        over_bytes = first_bytes - budget_bytes
+        idle = not any(judged.again.values())
+        if over_bytes <= 0 and (idle or -over_bytes <= CLOSE * (budget_bytes - prepared.static_bytes)):
+            break
+        spare_bytes = MARGIN * (budget_bytes - prepared.static_bytes) if over_bytes > 0 else 0
+        asked_bytes = max(int(judged.peak_bytes - over_bytes - spare_bytes), 1)
+    within = [plan for first_bytes, plan in found if budget_bytes is None or first_bytes <= budget_bytes]
+    if not within:
+        assert budget_bytes is not None
+        raise Infeasible(
+            budget_bytes=budget_bytes,
+            minimum_bytes=min(first_bytes for first_bytes, _ in found),
+            solver=prepared.solver,
+            dominated_by="what the generated code allocates",
+        )
+    return min(within, key=lambda plan: (plan.recompute_seconds, plan.peak_bytes))
+
+
+def _made(prepared: PreparedStep, budget_bytes: int | None) -> CompiledPlan:
+    """Return the plan for a budget; the lowest one where it cannot be held, for code may hold less than its graphs."""
+    try:
+        return lowest_plan(prepared) if budget_bytes is None else plan_within(prepared, budget_bytes)
+    except Infeasible:
+        return lowest_plan(prepared)
+
+
+def _what_comes_out(prepared: PreparedStep, again: frozenset[int]) -> frozenset[int]:
     """Return which operators run again once torch's partitioner has cut each graph."""
-    index = {(each.graph, each.place): i for i, each in enumerate(step.forward)}
-    places = _by_graph(step, graphs, again)
-    cuts = {traced.joint: outcome(traced, places[traced.joint]) for traced in graphs}
-    found = ((number, place) for number, traced in enumerate(graphs) for place in cuts[traced.joint])
+    index = {(each.graph, each.place): i for i, each in enumerate(prepared.step.forward)}
+    places = _by_graph(prepared, again)
+    of_name = dict(zip(prepared.names, prepared.graphs, strict=True))
+    cuts = {name: outcome(traced, places[name]) for name, traced in of_name.items()}
+    found = ((number, place) for number, name in enumerate(prepared.names) for place in cuts[name])
     return frozenset(index[each] for each in found if each in index)
 
 
-def _by_graph(step: JointStep, graphs: Sequence[Traced], again: frozenset[int]) -> dict[fx.GraphModule, set[int]]:
-    """Return the places of what runs again by graph: all calls of one graph are cut alike."""
-    places: dict[fx.GraphModule, set[int]] = {traced.joint: set() for traced in graphs}
+def _by_graph(prepared: PreparedStep, again: frozenset[int]) -> dict[str, set[int]]:
+    """Return the places of what runs again by graph. Graphs that look alike are cut alike, as are calls of one."""
+    places: dict[str, set[int]] = {name: set() for name in prepared.names}
     for i in again:
-        places[graphs[step.forward[i].graph].joint].add(step.forward[i].place)
+        operator = prepared.step.forward[i]
+        places[prepared.names[operator.graph]].add(operator.place)
     return places
 
 
 def _plan(
-    step: JointStep, graphs: Sequence[Traced], again: frozenset[int], static_bytes: int, notes: tuple[str, ...]
+    prepared: PreparedStep, again: frozenset[int], notes: tuple[str, ...], budget_bytes: int | None = None
 ) -> CompiledPlan:
-    places = _by_graph(step, graphs, again)
+    step, static_bytes = prepared.step, prepared.static_bytes
+    places = _by_graph(prepared, again)
+    alike = {each.signature: each for each in prepared.looks}
     return CompiledPlan(
-        again={signature(joint): tuple(sorted(found)) for joint, found in places.items()},
+        graphs=tuple(msgspec.structs.replace(each, again=tuple(sorted(places[name]))) for name, each in alike.items()),
         peak_bytes=static_bytes + max(levels(step, again), default=0),
-        plain_bytes=static_bytes + max(levels(step, ()), default=0),
+        plain_peak_bytes=static_bytes + max(levels(step, ()), default=0),
         recompute_seconds=sum(step.forward[i].seconds for i in again),
-        plain_seconds=step.seconds,
+        forward_seconds=step.seconds,
+        budget_bytes=budget_bytes,
+        solver=prepared.solver,
+        status="feasible",
         modules=tuple(sorted(_by_module(step, again).items(), key=lambda each: -each[1])),
-        notes=notes,
+        notes=notes + prepared.stated.notes,
     )
 
 

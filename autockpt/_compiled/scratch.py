@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,80 +16,109 @@ from .._torch.devices.tape import Event
 from .._torch.private import compiling as private
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a tensor looks like: its shape, strides, type of elements and device."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Look:
+        """Return the look of a tensor; of symbolic sizes the hints."""
+        shape, strides = map(private.hint, tensor.shape), map(private.hint, tensor.stride())
+        return cls((*shape,), (*strides,), tensor.dtype, tensor.device)
+
+    def zeros(self) -> torch.Tensor:
+        """Return zeros that look so."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device).zero_()
+
+
+Asked = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""An operator and what it is given, with looks in the place of tensors."""
+
+
+def scratch_of_calls(calls: Sequence[Asked]) -> list[int]:
+    """Return for each call of an operator what it holds at most while it runs, beside what it reads and returns.
+
+    That is in bytes, and calls that look alike are run once; else it is as with `scratch_bytes`.
+    """
+    found: dict[str, int] = {}
+    by_device: dict[torch.device, dict[str, Asked]] = {}
+    for call in calls:
+        looks = [each for each in tree_leaves(call[1:]) if isinstance(each, Look)]
+        if looks and _holds(call[0], out=True):
+            by_device.setdefault(looks[0].device, {})[repr(call)] = call
+    for device, alike in by_device.items():
+        found |= zip(alike, _measured(device, [*alike.values()]), strict=True)
+    return [found.get(repr(call), 0) for call in calls]
+
+
+def looks_of(values: Any) -> Any:
+    """Return values with looks in the place of tensors, and hints in that of symbolic sizes."""
+    return tree_map(_look_of, values)
+
+
+def _look_of(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return Look.of(value)
+    return private.hint(value) if isinstance(value, torch.SymInt) else value
+
+
 def scratch_bytes(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
     """Return for each operator what it holds at most while it runs, beside what it reads and returns, in bytes.
 
     Views are taken to hold nothing, as are operators that cannot run on zeros. Where another profiler runs, nothing can
     be measured, and all are taken to hold nothing. Generators are put back.
     """
-    alike: dict[object, list[fx.Node]] = {}
-    for node in nodes:
-        if _may_hold(node):
-            alike.setdefault(_look(node), []).append(node)
-    found: dict[fx.Node, int] = {}
-    by_device: dict[torch.device, list[list[fx.Node]]] = {}
-    for group in alike.values():
-        by_device.setdefault(_tensors(group[0])[0].device, []).append(group)
-    for device, groups in by_device.items():
-        for group, size in zip(groups, _measured(device, [group[0] for group in groups]), strict=True):
-            found |= dict.fromkeys(group, size)
-    return found
+    asked = {node: _asked(node) for node in nodes if _may_hold(node)}
+    return dict(zip(asked, scratch_of_calls([*asked.values()]), strict=True))
 
 
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    values = [each.meta.get("val") for each in node.all_input_nodes]
-    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+def _asked(node: fx.Node) -> Asked:
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda each: each.meta.get("val"))
+    return node.target, *looks_of((args, kwargs))
 
 
 def _may_hold(node: fx.Node) -> bool:
-    target: Any = node.target
+    return _holds(node.target) and any(
+        isinstance(each, torch.Tensor) for given in node.all_input_nodes for each in tree_leaves(given.meta.get("val"))
+    )
+
+
+def _holds(target: Any, *, out: bool = False) -> bool:
+    """Whether an operator may hold something, and can be run on zeros; with `out` also one that is given its result."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target.is_view:
         return False
-    return not target._schema.is_mutable and bool(_tensors(node))
-
-
-def _look(node: fx.Node) -> object:
-    """Return what two operators share that hold as much."""
-
-    def look(value: Any) -> object:
-        if isinstance(value, fx.Node):
-            return tree_map(look, value.meta.get("val"))
-        if isinstance(value, torch.Tensor):
-            return f"{value.dtype} {[*map(private.hint, value.shape)]} {[*map(private.hint, value.stride())]}"
-        return value
-
-    return repr((node.target, tree_map(look, node.args), tree_map(look, dict(node.kwargs))))
+    return not target._schema.is_mutable or (out and any(each.is_out for each in target._schema.arguments))
 
 
 def _real(value: Any) -> Any:
-    """Return zeros where a graph has a fake tensor, and the number where it has a symbol."""
-    if isinstance(value, torch.Tensor):
-        shape, strides = [*map(private.hint, value.shape)], [*map(private.hint, value.stride())]
-        return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device).zero_()
-    return private.hint(value) if isinstance(value, torch.SymInt) else value
+    return value.zeros() if isinstance(value, Look) else value
 
 
-def _measured(device: torch.device, nodes: list[fx.Node]) -> list[int]:
+def _measured(device: torch.device, calls: list[Asked]) -> list[int]:
     """Run operators once, one after the other, and return what each holds at most."""
     tape = device_of(device).tape()
     ran: list[tuple[int, int] | None] = []
     try:
         # A draw, too, may hold something: a bool of a CPU is drawn as an integer first.
         with torch.random.fork_rng([] if device.type == "cpu" else [device]), tape, torch.no_grad():
-            for node in nodes:
-                given = fx.map_arg((node.args, dict(node.kwargs)), lambda each: tree_map(_real, each.meta.get("val")))
+            for target, *given in calls:
                 args, kwargs = tree_map(_real, given)
                 begin = tape.mark()
                 try:
-                    output = node.target(*args, **kwargs)  # type: ignore[operator]
+                    output = target(*args, **kwargs)
                 except (RuntimeError, ValueError, TypeError, IndexError):
                     ran.append(None)
                     continue
                 ran.append((begin, tape.mark()))
-                del output, args, kwargs, given
+                del output, args, kwargs
         events = tape.events()
     except ProfilingError:
-        return [0] * len(nodes)
+        return [0] * len(calls)
     place = {event.key: i for i, event in enumerate(events) if event.kind == "mark"}
     return [0 if each is None else _most(events[place[each[0]] : place[each[1]]]) for each in ran]
 

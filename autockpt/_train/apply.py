@@ -16,7 +16,7 @@ from .._calls.roots import Models, Together, as_one, roots
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins, refuse_slip
 from .._data.offload import Offload
-from .._data.plan import Plan
+from .._data.plan import CompiledPlan, Plan
 from .._data.text import terminal
 from .._ranks.refuse import refuse_foretold, refuse_sharded
 from .._record.alive import alive
@@ -28,7 +28,7 @@ from .._torch import private
 from .._torch.devices import device_of
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_like, shown
-from .given import apply_given, offload_for
+from .given import apply_given, offload_for, read_given
 from .governor import Governor
 from .request import Request
 
@@ -77,14 +77,15 @@ def apply(
 
     Args:
         model: any eager module; or several, in a list or by name: calls are then named ``0.block`` or ``unet.block``.
-            One that is compiled as a whole by backend ``aot_eager``, on a CPU, is held to its budget inside its graphs.
+            One that is compiled as a whole by ``inductor`` or ``aot_eager``, on a CPU, is held to its budget inside its
+            graphs.
         budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device's memory (on a
             CPU, of the physical memory); ``"min"`` for the lowest peak at one level of recomputing; ``"lowest"`` for
             the lowest of all, which may take several plain steps.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15. The plan has the lowest
             peak within it.
         plan: instead of either, a plan to apply as it is, or the file that it was saved in. It stays whatever batches
-            come.
+            come. That of a compiled model is for the graphs that it was made for.
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar. Without it, the loss is their ``.loss``, or else the sum of outputs
             with one element; for other outputs, unless such an element is computed from them, three float32 copies are
@@ -147,10 +148,10 @@ def apply(
     terminal.install()
     _refuse_unclear(budget, max_overhead, plan, check)
     whole = as_one(model)
-    _refuse_as_it_is(whole, given=plan is not None, more=(max_overhead, keep, recompute, loss, plan_for, offload))
     if plan is not None:
-        apply_given(whole, plan, check, pinned=(keep, recompute), offload=offload)
+        _put_on(whole, read_given(plan), inputs, check, (keep, recompute), offload, (loss, plan_for))
         return model
+    _refuse_as_it_is(whole, more=(max_overhead, keep, recompute, loss, plan_for, offload))
     goal = _plannable_goal(whole, budget, max_overhead, inputs, loss, plan_for)
     request = Request(
         goal=goal,
@@ -194,17 +195,19 @@ def remove(model: M) -> M:
 def plan_of(model: Models) -> Plan | None:
     """Return the plan that is applied to `model`, or to several; None if there is none, or none yet.
 
-    For one of several models that are planned together, this is the plan of all of them.
+    For one of several models that are planned together, this is the plan of all of them. Of a model that is held to its
+    budget inside what was compiled, it is that of the last step, a `CompiledPlan`.
 
     Raises:
-        NotApplicable: `model` is no module; or it is held to its budget inside what was compiled, where operators run
-            again and no calls. The message says what its plan is.
+        NotApplicable: `model` is no module.
     """
     whole = as_one(model)
     if private.is_compiled(whole):
-        from .._compiled.hold import refuse_held
+        from .._compiled.hold import held_by  # who does not compile loads none of it
 
-        refuse_held(whole)
+        held = held_by(whole)
+        if held is not None:
+            return held.plan
     return installed_plan(whole)
 
 
@@ -235,15 +238,10 @@ def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: o
 def _hold(model: nn.Module, inputs: object, request: Request) -> None:
     """Hold a model to what is requested: with a plan for `inputs`, or with plans for the steps that it takes."""
     if private.is_compiled(model):
-        from .._compiled.hold import CompiledRequest, hold
+        from .._compiled.hold import hold
 
-        asked = CompiledRequest(
-            goal=request.goal,
-            optimizer=request.optimizer,
-            solver=request.solver,
-            seconds=request.seconds,
-            strict=request.strict,
-        )
+        asked = request.inside_compiled()
+        assert asked is not None  # what cannot be asked of it was refused
         hold(model, asked, inputs)
         return
     refuse_unclear_pins(model, request.pins, request.offload)
@@ -258,6 +256,32 @@ def _hold(model: nn.Module, inputs: object, request: Request) -> None:
         govern(model, governor, ready.plan, ready.checks, ready.calls)
         governor.resume(model)
     governor.listen(model)
+
+
+def _put_on(
+    model: nn.Module,
+    plan: Plan,
+    inputs: object,
+    check: Checking,
+    pinned: tuple[Patterns, Patterns],
+    offload: str | os.PathLike[str] | Offload | None,
+    more: tuple[object, ...],
+) -> None:
+    """Put a plan that is given on a model; `more` is what cannot be asked of compiled code beside pins and offload."""
+    if not isinstance(plan, CompiledPlan):
+        _refuse_as_it_is(model, given=True)
+        apply_given(model, plan, check, pinned=pinned, offload=offload)
+        return
+    from .._compiled.hold import CompiledRequest, hold, takes  # who does not compile loads none of it
+
+    if not private.is_compiled(model) or not takes(model):
+        raise NotApplicable(
+            "the plan is one of compiled code, and the model is not compiled as a whole by inductor or aot_eager. "
+            "Compile it as it was when the plan was made, torch.compile(model), and apply to what that returns."
+        )
+    _refuse_more((*pinned, offload, *more))
+    _refuse_part(model)
+    hold(model, CompiledRequest(plan=plan), inputs)
 
 
 def _plannable_goal(
@@ -306,7 +330,7 @@ def _look_at_devices(model: nn.Module, goal: Goal) -> None:
         )
 
 
-def _refuse_as_it_is(model: nn.Module, *, given: bool, more: tuple[object, ...]) -> None:
+def _refuse_as_it_is(model: nn.Module, *, given: bool = False, more: tuple[object, ...] = ()) -> None:
     """Refuse a model that is compiled as a whole, or that is part of a model that is held to a budget.
 
     If the plan is `given`, a model compiled in place by ``module.compile()`` is accepted. Without one, a model is that

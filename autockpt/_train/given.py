@@ -10,9 +10,10 @@ import torch
 
 from .._choose.pinned.pins import refuse_pins
 from .._data.errors import NotApplicable
+from .._data.files import decode, read
 from .._data.goal import Patterns
 from .._data.offload import Offload, is_rated
-from .._data.plan import Plan, refuse_no_plan
+from .._data.plan import CompiledPlan, Plan, refuse_no_plan
 from .._ranks.by_hand import put_on_together
 from .._ranks.layers import refuse_no_parts
 from .._ranks.refuse import refuse_parts, refuse_units
@@ -27,9 +28,26 @@ from .messages.account import GivenSteps
 _log = logging.getLogger("autockpt")
 
 
+def read_given(plan: Plan | str | os.PathLike[str]) -> Plan:
+    """Return the plan that is given, or that lies in the file that is.
+
+    Raises:
+        InvalidFile: the file holds no plan.
+        NotApplicable: it is no plan.
+        OSError: the file cannot be read.
+    """
+    if isinstance(plan, (str, os.PathLike)):
+        if not os.fspath(plan):
+            raise NotApplicable("plan is '', which names no file; give a Plan, or its file: plan='plan.json'")
+        found: Plan = decode(read(plan), CompiledPlan, Plan, source=str(plan))
+        return found
+    refuse_no_plan(plan)
+    return plan
+
+
 def apply_given(
     model: torch.nn.Module,
-    plan: Plan | str | os.PathLike[str],
+    plan: Plan,
     check: Checking,
     *,
     pinned: tuple[Patterns, Patterns],
@@ -51,17 +69,12 @@ def apply_given(
 
 def _readable(
     model: torch.nn.Module,
-    plan: Plan | str | os.PathLike[str],
+    plan: Plan,
     *,
     pinned: tuple[Patterns, Patterns],
     offload: str | os.PathLike[str] | Offload | None,
 ) -> Plan:
     """Return the plan, or refuse what does not go with it or with the model."""
-    if isinstance(plan, (str, os.PathLike)):
-        if not os.fspath(plan):
-            raise NotApplicable("plan is '', which names no file; give a Plan, or its file: plan='plan.json'")
-        plan = Plan.load(plan)
-    refuse_no_plan(plan)
     refuse_lazy(model)
     refuse_pins(*pinned)
     refuse_units(model, [segment.calls for segment in plan.segments])

@@ -8,6 +8,7 @@ step 3     planned as it begins; later steps run under a plan too, or are record
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,8 +21,8 @@ from .._calls.roots import Together, title
 from .._record.aside.switches import CACHE, keeps_cache
 from .._record.optimizers.steps import OptimizerSteps, blank
 from .._run.frames.table import Handle
-from .._run.patch.install import cover
-from .._torch.private import foreign_checkpoint_active, recomputed_function, transforms_active
+from .._run.patch.install import cover, uninstall
+from .._torch.private import compiled_around, foreign_checkpoint_active, recomputed_function, transforms_active
 from .batches.batch import Batch, Forward, gradient_bytes
 from .deciding.known import LoopState, Ready
 from .deciding.machine import step_begins, step_grows
@@ -277,12 +278,27 @@ class Governor:
         if self._step is not None and self._step.backward and not self._step.trains:
             return  # the forward was seen, in eval mode: only its backward shows that the step trains
         planned = self._starter.installed.plan is not None
+        if not (planned or self._unseen.inside) and self._moves_inside(model):
+            return
         self._tell_unplanned(said.REPLACED if cover(model, self) else said.unplanned(self._unseen.inside, planned))
 
     def _tell_unplanned(self, why: str) -> None:
         """Warn of steps that run without a plan, once; the report says it as long as it is so."""
         self._warn.once(why)
         self.account.unplanned = why
+
+    def _moves_inside(self, model: nn.Module) -> bool:
+        """Let a model that was compiled as a whole be held inside what was compiled, as its next forward begins."""
+        compiled = compiled_around(model)
+        asked = None if compiled is None else self._request.inside_compiled()
+        if compiled is None or asked is None:
+            return False
+        from .._compiled.hold import hold_next, takes  # who does not compile loads none of it
+
+        if not takes(compiled) or not hold_next(compiled, asked, functools.partial(uninstall, model)):
+            return False
+        self._warn.once(said.COMPILED)
+        return True
 
     def _drop(self) -> None:
         """Drop the step under way, and release the stashes where its tensors wait."""

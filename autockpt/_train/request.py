@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -23,6 +23,9 @@ from .._torch.devices import Device
 from ..solvers.errors import BudgetError, Infeasible
 from ..solvers.registry import named
 from ..solvers.units import alike, format_like, shown
+
+if TYPE_CHECKING:
+    from .._compiled.hold import CompiledRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,16 @@ class Request:
     def copied(self) -> Request:
         """Return the request for a copy of the model: without an optimizer object, since that trains this model."""
         return self if isinstance(self.optimizer, str) else replace(self, optimizer=None)
+
+    def inside_compiled(self) -> CompiledRequest | None:
+        """Return what is asked for of a model that is compiled as a whole; None where that cannot be asked of one."""
+        from .._compiled.hold import CompiledRequest  # who does not compile loads none of it
+
+        if self.goal.max_overhead is not None or self.pins != NO_PINS or any((self.plan_for, self.loss, self.offload)):
+            return None
+        return CompiledRequest(
+            goal=self.goal, optimizer=self.optimizer, solver=self.solver, seconds=self.seconds, strict=self.strict
+        )
 
     def optimizers(self) -> list[Optimizer]:
         """Return the optimizers that were given as objects, not by name."""

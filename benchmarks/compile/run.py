@@ -1,6 +1,7 @@
 """Train compiled models under budgets, and compare peaks with predictions and gradients with the compiled plain step.
 
-python -m benchmarks.compile.run            # all models; --models gpt2 unet for some
+python -m benchmarks.compile.run                        # all models by aot_eager; --models gpt2 unet for some
+python -m benchmarks.compile.run --backend inductor     # the same by inductor, which takes a C++ compiler
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import torch
 from torch import Tensor
 
 import autockpt
-from autockpt import Infeasible
+from autockpt import CompiledPlan, Infeasible
 from benchmarks.environment import environment, table, write
 from tests.zoo import SHORT, Case, build, loss_of
 
 FOLDER = Path(__file__).parent
 SHARES = (0.8, 0.6, 0.4)
 """Budgets, as shares of what the compiled plain step adds."""
+
+BACKENDS = {"aot_eager": "rows", "inductor": "inductor"}
+"""The backends, each with the key of its rows."""
 
 SEED = 5
 
@@ -57,17 +61,17 @@ def trained(case: Case, compiled: Any) -> tuple[int, int, list[Tensor]]:
     return sizes[0], sizes[2], [*left, torch.get_rng_state()]
 
 
-def rows(name: str) -> dict[str, Any]:
+def rows(name: str, backend: str) -> dict[str, Any]:
     """Train one model compiled, plain and under each budget."""
     case = build(name, short=True)
     torch.compiler.reset()
-    compiled: Any = torch.compile(case.model, backend="aot_eager")
+    compiled: Any = torch.compile(case.model, backend=backend)
     first, plain, expected = trained(case, compiled)
     found: dict[str, Any] = {"plain_bytes": plain, "plain_first_bytes": first}
     for share in SHARES:
         case = build(name, short=True)
         torch.compiler.reset()
-        compiled, static = torch.compile(case.model, backend="aot_eager"), static_bytes(case)
+        compiled, static = torch.compile(case.model, backend=backend), static_bytes(case)
         began = time.process_time()
         try:
             autockpt.apply(compiled, static + int(share * plain), inputs=case.kwargs)
@@ -80,51 +84,73 @@ def rows(name: str) -> dict[str, Any]:
             "budget_bytes": int(share * plain),
             "first_bytes": first,
             "measured_bytes": measured,
-            "predicted_bytes": predicted(compiled) - static,
+            "predicted_bytes": plan_on(compiled).peak_bytes - static,
+            "tried": len(plan_on(compiled).tried_bytes),
             "equal": len(left) == len(expected) and all(map(torch.equal, left, expected)),
+            "loss_equal": torch.equal(left[0], expected[0]),
+            "relative_difference": max(map(difference, left, expected)),
             "planning_cpu_seconds": planning_seconds,
         }
     return found
 
 
-def predicted(compiled: Any) -> int:
-    """Return the predicted peak of the plan that a compiled model is held to, in bytes."""
-    from tests.doors import compiled_hold_of
+def plan_on(compiled: Any) -> CompiledPlan:
+    """Return the plan that a compiled model is held to."""
+    plan = autockpt.plan_of(compiled)
+    assert isinstance(plan, CompiledPlan)
+    return plan
 
-    hold = compiled_hold_of(compiled)
-    assert hold is not None and hold.plan is not None
-    return int(hold.plan.peak_bytes)
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """Return by how much a tensor differs from another, over the norm of that."""
+    if one.shape != other.shape:
+        return float("inf")
+    one, other = one.double(), other.double()
+    return float((one - other).norm() / other.norm().clamp_min(1e-300))
 
 
 def show(raw: dict[str, Any]) -> str:
-    """Return the rows as a table."""
+    """Return the rows as tables."""
+    found = []
+    for backend, key in BACKENDS.items():
+        if raw.get(key):
+            found.append(f"Backend `{backend}`:\n\n{_table(raw[key])}")
+    return "\n\n".join(found)
+
+
+def _table(models: dict[str, Any]) -> str:
     lines = []
-    for name, found in raw["rows"].items():
+    for name, found in models.items():
         for share in map(str, SHARES):
             row = found[share]
             lowest = row.get("lowest_bytes")
             if lowest is not None:
-                lines.append([name, share, f"infeasible: {lowest / found['plain_bytes']:.3f}", "", "", "", ""])
+                lines.append([name, share, f"infeasible: {lowest / found['plain_bytes']:.3f}", "", "", "", "", ""])
                 continue
             parts = [row[key] / found["plain_bytes"] for key in ("predicted_bytes", "measured_bytes", "first_bytes")]
             within = "yes" if max(row["measured_bytes"], row["first_bytes"]) <= row["budget_bytes"] else "no"
-            equal = "yes" if row["equal"] else "no"
-            lines.append([name, share, *(f"{part:.4f}" for part in parts), within, equal])
-    heads = ["model", "budget", "predicted", "measured", "first step", "within", "bits equal"]
+            apart = row.get("relative_difference", 0.0)
+            equal = "yes" if row["equal"] else f"{apart:.1e}, loss {'equal' if row['loss_equal'] else 'not'}"
+            lines.append([name, share, *(f"{part:.4f}" for part in parts), within, equal, str(row.get("tried", 0))])
+    heads = ["model", "budget", "predicted", "measured", "first step", "within", "bits equal", "codes tried"]
     return table(heads, lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=[*SHORT])
+    parser.add_argument("--backend", choices=[*BACKENDS], default="aot_eager")
     asked, torch_threads = parser.parse_args(), torch.get_num_threads()
     torch.set_num_threads(1)
     file = FOLDER / "results.json"
-    raw = json.loads(file.read_text()) if file.exists() and asked.models != [*SHORT] else {"rows": {}}
+    key = BACKENDS[asked.backend]
+    raw = json.loads(file.read_text()) if file.exists() else {}
+    if asked.models == [*SHORT]:
+        raw.pop(key, None)
     raw["environment"] = environment()
     for name in asked.models:
-        raw["rows"][name] = rows(name)
-        print(show({"rows": {name: raw["rows"][name]}}), flush=True)
+        found = raw.setdefault(key, {})[name] = rows(name, asked.backend)
+        print(show({key: {name: found}}), flush=True)
         write(FOLDER, raw, show(raw))
     torch.set_num_threads(torch_threads)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.compiled.models import MODELS, language
-from tests.doors import CompileSettings, joint_levels, read_joint_graphs, trace_joint_graphs
+from tests.doors import CompileSettings, joint_levels, read_joint_graphs, torch_private, trace_joint_graphs
 
 pytestmark = pytest.mark.filterwarnings(
     # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
@@ -49,3 +49,12 @@ def test_how_a_module_was_compiled_is_known(in_place: bool) -> None:
     settings = CompileSettings(model)
     assert (settings.backend, settings.fullgraph, settings.dynamic) == ("aot_eager", True, False)
     assert settings.attribute in vars(model)
+
+
+def test_what_a_module_was_compiled_to_is_found() -> None:
+    model = language()[0]
+    assert torch_private.compiled_around(model) is None
+    compiled: Any = torch.compile(model, backend="aot_eager")
+    assert [torch_private.compiled_around(each) for each in (model, compiled)] == [compiled, compiled]
+    model.compile(backend="aot_eager")
+    assert torch_private.compiled_around(model) is model

@@ -274,6 +274,19 @@ def test_the_first_planned_steps_measured_peak_is_said_and_reported(caplog: pyte
     assert "so far, by the device's allocator" in str(found)
 
 
+def test_steps_under_a_plan_that_was_given_are_counted_and_their_peak_measured() -> None:
+    """The report said 0 steps, and nothing of the peak."""
+    model, batch = blocks()
+    autockpt.apply(model, plan=autockpt.solve(autockpt.profile(model, batch, loss=loss_of), "min"))
+    assert autockpt.report(model).measured_peak_bytes is None
+    for _ in range(3):
+        loss_of(model(**batch)).backward()
+        model.zero_grad()
+    found = autockpt.report(model)
+    assert (found.steps, found.measured_peak_bytes) == (3, torch.cuda.max_memory_allocated())
+    assert "for the batch that the plan was made for" in " ".join(str(found).split())
+
+
 def test_the_budget_that_an_error_names_is_enough_with_the_allocators_margin() -> None:
     model, batch = blocks()
     with pytest.raises(autockpt.Infeasible) as caught:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -46,9 +48,9 @@ BATCH = torch.ones(ROWS, WIDTH)
 STATIC = 4 * (ROWS * WIDTH + sum(parameter.numel() for parameter in Stack().parameters()))
 
 
-def compile_blocks(model: nn.Module) -> None:
+def compile_blocks(model: nn.Module, backend: str = "aot_eager") -> None:
     for block in model.blocks:  # type: ignore[union-attr]
-        block.compile(backend="aot_eager")
+        block.compile(backend=backend)
 
 
 def step(model: nn.Module) -> None:
@@ -108,8 +110,13 @@ WAYS = (before_inputs, before, after_inputs, after_apply, after_plan, twice, aga
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_replays_of_compiled_blocks_peak_where_they_are_predicted(way: Callable[[nn.Module, int], None]) -> None:
-    """The compiler traced the patch of a block: torch's checkpoint stood in the graph, two activations higher."""
+def test_replays_of_compiled_blocks_peak_where_they_are_predicted(
+    way: Callable[[nn.Module, int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The compiler traced the patch of a block: torch's checkpoint stood in the graph, two activations higher.
+
+    What it makes as it traces are no nodes of a step: such a step was said to make other calls.
+    """
     torch.compiler.reset()
     torch.manual_seed(0)
     plain = Stack()
@@ -129,6 +136,23 @@ def test_replays_of_compiled_blocks_peak_where_they_are_predicted(way: Callable[
         assert one.grad is not None and other.grad is not None
         assert torch.equal(one.grad, other.grad)
     assert planned_bytes <= plan.peak_bytes - STATIC <= budget
+    assert not any("other calls" in each.getMessage() for each in caplog.records)
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="inductor needs a C++ compiler: g++")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_blocks_of_inductor_are_not_said_to_make_other_calls(caplog: pytest.LogCaptureFixture) -> None:
+    """What it makes as it compiles are no nodes of a step, and it compiles in the first steps that have a plan too."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = Stack()
+    compile_blocks(model, "inductor")
+    autockpt.apply(model, STATIC + 470_000)
+    for _ in range(6):
+        step(model)
+    assert autockpt.plan_of(model) is not None
+    assert not any("other calls" in each.getMessage() for each in caplog.records)
 
 
 def test_a_copy_has_the_plan_and_a_pickle_is_plain() -> None:

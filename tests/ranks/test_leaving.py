@@ -36,9 +36,9 @@ class Leaving(One):
         return choose([value, other])
 
 
-@pytest.mark.parametrize("speaks", [False, True])
+@pytest.mark.parametrize("collectives", [False, True])
 def test_a_rank_that_is_interrupted_in_any_round_of_a_plan_is_named(
-    speaks: bool, monkeypatch: pytest.MonkeyPatch
+    collectives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it waited in the last but one, the others raised KeyError."""
     ready: Any = SimpleNamespace(plan=autockpt.Plan(segments=()), unfit="")
@@ -46,14 +46,14 @@ def test_a_rank_that_is_interrupted_in_any_round_of_a_plan_is_named(
     for rounds in range(8):
         asked = agreement.Agreement(cast(Any, None))
         monkeypatch.setattr(asked, "_ranks", Leaving(rounds))
-        asked.runs_collectives = speaks
+        asked.runs_collectives = collectives
         try:
             assert asked.plan(1, lambda: ready, lambda plan, unfit: ready) is ready
         except autockpt.NotApplicable as error:
             assert str(error).startswith("rank 1 has failed as a step began (KeyboardInterrupt)")
             assert not asked.waits
             named += 1
-    assert named == (4 if speaks else 3)  # rounds of a plan
+    assert named == (4 if collectives else 3)  # rounds of a plan
 
 
 class Answering(One):
@@ -71,7 +71,7 @@ class Answering(One):
 
 
 def test_a_plan_that_one_of_two_ranks_cannot_take_is_taken_by_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their replays speak: the next rank makes one, which both take."""
+    """Their replays run collectives: the next rank makes one, which both take."""
     made, adopted = (cast(Any, SimpleNamespace(plan=autockpt.Plan(segments=()), unfit="")) for _ in "12")
     again = ["the same plan", "the same plan", {"does": True}]
     ranks = Answering({"need": 1}, {}, {}, {"does": False}, *again)
@@ -91,7 +91,7 @@ def test_what_any_rank_could_not_replay_is_planned_by_none(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("shared", BY, ids=lambda shared: shared.by)
-def test_where_a_step_cannot_begin_on_one_rank_none_keeps_a_plan_whose_replays_speak(
+def test_where_a_step_cannot_begin_on_one_rank_none_keeps_a_plan_whose_replays_run_collectives(
     both: Both, shared: Shared
 ) -> None:
     """That rank kept its own, whose replays waited for the others, if the loop went on with the next batch."""
@@ -104,14 +104,18 @@ def test_where_a_step_cannot_begin_on_one_rank_none_keeps_a_plan_whose_replays_s
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("shared", [TENSORS, SEQUENCES], ids=lambda shared: shared.by)
-def test_where_one_rank_takes_its_budget_off_none_keeps_a_plan_whose_replays_speak(both: Both, shared: Shared) -> None:
+def test_where_one_rank_takes_its_budget_off_none_keeps_a_plan_whose_replays_run_collectives(
+    both: Both, shared: Shared
+) -> None:
     """The others kept it, and their replays waited for that rank."""
     for each in both("leaving.taking_it_off", shared=shared):
         assert each == {"errors": [], "planned": (True, False), "same": True}
 
 
 @pytest.mark.parametrize("shared", BY, ids=lambda shared: shared.by)
-def test_where_a_plan_cannot_be_put_on_one_rank_none_has_one_whose_replays_speak(both: Both, shared: Shared) -> None:
+def test_where_a_plan_cannot_be_put_on_one_rank_none_has_one_whose_replays_run_collectives(
+    both: Both, shared: Shared
+) -> None:
     """The others had it, and their replays waited for that rank."""
     for each in both("leaving.patched_between", shared=shared):
         assert each == {"errors": [], "planned": [False, False, True, False], "same": True}

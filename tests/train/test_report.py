@@ -101,7 +101,8 @@ def test_a_report_of_a_plan_that_was_given_counts_its_steps(names: list[str]) ->
     trained = autockpt.apply(model(), plan=autockpt.Plan.of(names))
     early = autockpt.report(trained)
     assert (early.asked, early.plans, early.steps, early.step_seconds) == ("", (), 0, None)
-    assert "a plan was applied" in str(early) and "no step ran under the plan yet" in str(early)
+    assert "a plan was applied" in str(early)
+    assert "no step ran under the plan yet; steps inside compiled code are not counted" in " ".join(str(early).split())
     train(trained, 3)
     with torch.no_grad():
         trained(torch.randn(256, 64))

@@ -11,7 +11,7 @@ from ..._calls.roots import OneStep, Together, roots
 from ..._choose.pinned.pins import refuse_pins
 from ..._data.errors import NotApplicable
 from ..._data.goal import Patterns
-from ..._data.plan import refuse_no_plan
+from ..._data.plan import CompiledPlan, refuse_no_plan
 from ..._record.step import refuse_other
 from ..._run.patch.install import installed_plan
 from ...solvers.errors import BudgetError
@@ -55,6 +55,11 @@ def refuse_unclear(
         )
     if plan is not None:
         refuse_no_plan(plan)
+    if isinstance(plan, CompiledPlan):
+        raise NotApplicable(
+            "plan= is one of compiled code, and verify puts on plans of calls alone. Apply it to the compiled model, "
+            "apply(compiled, plan=plan), and verify that: verify(compiled, batch)"
+        )
     if type(steps) is not int or steps < 1:
         raise NotApplicable(f"steps={shown(steps)}: there must be at least one step to compare")
     if budget is None and max_overhead is None:

@@ -76,10 +76,10 @@ def figures_of(
     optimizer_bytes = _state_bytes(begun, standing.optimizer) or optimizer_bytes
     for name, there in (("measured_plain_", nullcontext), ("measured_", planned)):
         with state(there):
-            peak_bytes = _peak_bytes(begun)
+            peak_bytes = peak_bytes_of(begun)
         found[name + "peak_bytes"] = None if peak_bytes is None else peak_bytes + optimizer_bytes
         with state(there):
-            found[name + "seconds"] = _seconds(begun)
+            found[name + "seconds"] = seconds_of(begun)
     return found | {"optimizer_bytes": optimizer_bytes}
 
 
@@ -121,7 +121,7 @@ def _state_bytes(step: TrainingStep, optimizer: Optimizers | None) -> int:
     return storage_bytes(device_of(step.device), held)
 
 
-def _peak_bytes(step: TrainingStep) -> int | None:
+def peak_bytes_of(step: TrainingStep) -> int | None:
     """Measure the peak of a step with its model, batch and gradients; nothing else alive in the process counts."""
     standing = [*step.model.parameters(), *step.model.buffers(), *step.inputs()]
     standing += [gradient for gradient in step.held if gradient is not None]
@@ -133,7 +133,8 @@ def _peak_bytes(step: TrainingStep) -> int | None:
     return storage_bytes(device, standing) + step_bytes + device.forget_workspaces()  # earlier steps allocated them
 
 
-def _seconds(step: TrainingStep) -> float:
+def seconds_of(step: TrainingStep) -> float:
+    """Measure the seconds of a step."""
     device = device_of(step.device)
     device.wait()
     began = time.perf_counter()

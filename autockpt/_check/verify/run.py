@@ -29,6 +29,7 @@ from ..._run.frames.table import Replayers
 from ..._run.patch.install import as_applied, govern, install, set_aside, uninstall
 from ..._run.patch.patches import governor_of
 from ..._run.patch.watching import watching_replays
+from ..._torch import private
 from ..._torch.devices import device_of
 from ..._train.apply import goal_for
 from ..._train.deciding.known import LoopState
@@ -66,6 +67,8 @@ def verify(
     forward dropped. Then the step is recorded, so that the plan's peak is predicted for the very step that is measured,
     and the peaks and seconds of both steps are measured. Everything is put back. Copies of the state, and of one plain
     run's outputs and gradients, are held on the host.
+
+    Of a model that is held to its budget inside what was compiled, the plain step is the compiled one.
 
     Backward runs outside autocast; no optimizer runs, nor do hooks that run after a gradient was accumulated.
 
@@ -107,6 +110,13 @@ def verify(
     """
     whole = as_one(model)
     refuse_unclear(plan, budget, max_overhead, keep, recompute, steps)
+    if private.is_compiled(whole) and not any(each is not None for each in (plan, budget, max_overhead)):
+        from ..._compiled.hold import held_by  # who does not compile loads none of it
+        from .compiled import verify_compiled
+
+        held = held_by(whole)
+        if held is not None:
+            return verify_compiled(whole, held, inputs, loss, steps)
     runs = runnable(whole if plan is not None else as_applied(whole), step, loss)
     governor = governor_of(next(iter(roots(whole).values())))
     known = governor.standing() if plan is None and budget is None and isinstance(governor, Governor) else None

@@ -10,7 +10,7 @@ import click
 
 from ..._data.door import door
 from ..._data.frontier import Frontier
-from ..._data.plan import Plan
+from ..._data.plan import CompiledPlan, Plan
 from ..._data.profile import Profile
 from ..._data.text.document import require_matplotlib
 from ..._show.page import Page
@@ -99,9 +99,13 @@ def _loaded(source: str, profile_source: str | None, how: HowRecorded) -> tuple[
     If the profile is still to be recorded, it is recorded in the mode of the plan's profile, unless the user names a
     mode or a device.
     """
-    shown: Shown = load(source, Plan, Frontier, Profile, how=how)
+    shown: Shown = load(source, CompiledPlan, Plan, Frontier, Profile, how=how)
     if profile_source is None:
         return shown, None
+    if isinstance(shown, CompiledPlan):
+        raise Misuse(
+            f"{source} is a plan of compiled code, and a profile is that of the eager step; leave --profile out"
+        )
     if isinstance(shown, Plan) and how.mode is None and how.device is None:
         how = replace(how, mode=shown.profile_mode)
     profile = load(profile_source, Profile, how=how)
@@ -125,6 +129,8 @@ def _planned(source: str, shown: Shown, profile: Profile | None, wanted: WantedP
 
 
 def _draw(shown: Shown, profile: Profile | None, path: str) -> None:
+    if isinstance(shown, CompiledPlan):
+        raise Misuse("--plot shows the calls of a step, and a plan of compiled code has none; leave it out")
     if not isinstance(shown, Plan):
         figure = shown.plot()
     elif profile is not None:
@@ -137,7 +143,10 @@ def _draw(shown: Shown, profile: Profile | None, path: str) -> None:
 def _brief(source: str, shown: Shown, profile: Profile | None, wanted: WantedPlan, how: HowRecorded) -> Page:
     """Lay out the first screen, with what to do next."""
     from ..._show.explain.brief import brief_frontier, brief_plan, brief_profile
+    from ..._show.explain.results import compiled_page
 
+    if isinstance(shown, CompiledPlan):
+        return compiled_page(shown)
     if isinstance(shown, Profile):
         then = options.command("frontier", source, **how.asked())
         return brief_profile(shown, then=then, also=left_to_measure(source, shown))

@@ -89,3 +89,5 @@ def _of_function(flow: Flow, function: int) -> Iterator[str]:
     yield RUNS_TOGETHER if any(flow.run.ops[op].name.startswith(COLLECTIVES) for op in ops) else ""
     yield "" if span.last.storages else "returns no tensor"
     yield "changes a buffer" if any(not flow.buffers.isdisjoint(flow.changed(op)) for op in ops) else ""
+    given = flow.buffers.intersection(span.first.storages)
+    yield GIVEN_BUFFER_MOVES if given and flow.written(given, range(max(ops) + 1 if ops else 0, len(flow.ops))) else ""

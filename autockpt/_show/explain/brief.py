@@ -207,12 +207,17 @@ def _verdict(plan: Plan, profile: Profile | None) -> str:
         one_level = all(levels_of(segment) <= 1 for segment in plan.segments)  # not so in a plan of an older version
         reached = "the lowest at one level" if one_level and not goal.is_lowest else "the lowest that can be reached"
         return f"Peak {peak}, {overhead}: {reached}"
-    asked = f" {goal.budget}" if goal is not None and isinstance(goal.budget, str) else ""
-    if not asked and plan.budget_bytes is not None:
-        asked = f" {format_bytes(plan.budget_bytes)}"
+    asked = _asked(plan)
     if not plan.segments:
         return f"Fits{asked} already: the plain step peaks at {peak}, and nothing is recomputed"
     return f"Fits{asked}: peak {peak}, {overhead}" if asked else f"Peak {peak}, {overhead}"
+
+
+def _asked(plan: Plan) -> str:
+    """Return the budget after a space, as it was asked for; empty where there was none."""
+    if plan.goal is not None and isinstance(plan.goal.budget, str):
+        return f" {plan.goal.budget}"
+    return "" if plan.budget_bytes is None else f" {format_bytes(plan.budget_bytes)}"
 
 
 def _step(model: str, profile: Profile | None, mode: str | None) -> str:

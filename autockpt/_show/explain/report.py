@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..._data.plan import CompiledPlan
 from ..._data.text.keys import label
 from ..._train.messages.spoken import BESIDE_OWN
 from ...solvers.units import format_bytes, format_seconds
@@ -14,6 +15,8 @@ if TYPE_CHECKING:  # it comes with torch
     from ..._train.messages.report import Report
 
 MOST_NAMED = 3
+
+COMPILED = "; steps inside compiled code are not counted"
 
 COMES = "two steps are recorded and timed before it"
 
@@ -39,8 +42,16 @@ def _figures(found: Report) -> Iterator[tuple[str, str, str]]:
     plain = f"plain {written(plan.plain_peak_bytes)}" if plan.peak_bytes else ""
     batch = "" if found.asked or not plain else ", for the batch that the plan was made for"
     yield "predicted peak", written(plan.peak_bytes) if plan.peak_bytes else "-", f"{plain}{batch}"
-    peak_bytes, none = found.measured_peak_bytes, UNMEASURED if found.steps else NOT_YET
+    not_yet = NOT_YET if found.asked else f"{NOT_YET}{COMPILED}"
+    peak_bytes, none = found.measured_peak_bytes, UNMEASURED if found.steps else not_yet
     yield "measured peak", *((written(peak_bytes), SO_FAR) if peak_bytes is not None else ("-", none))
+    if isinstance(plan, CompiledPlan):
+        yield "of forward", f"{plan.share:.1%}", "runs again, by a roofline"
+        tried = ", then ".join(map(written, plan.tried_bytes))
+        said = f"peaks of the first step in the code that was generated for the plans tried: {tried}"
+        yield "plans tried", str(max(len(plan.tried_bytes), 1)), said if tried else "its graphs alone say what is held"
+        yield "steps", str(found.steps), "began under a plan"
+        return
     seconds = "-" if found.step_seconds is None else format_seconds(found.step_seconds)
     yield "measured step", seconds, f"of your loop, the median; {counted(found.steps, 'step')} ran under a plan"
     if found.slower is not None:

@@ -1,4 +1,4 @@
-"""The pages of smaller results: the parts of the lowest peak, the largest batch, the profiles that are shipped."""
+"""Smaller pages: plans of compiled code, parts of the lowest peak, the largest batch, the profiles that are shipped."""
 
 from __future__ import annotations
 
@@ -6,15 +6,67 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..._data.plan import CompiledPlan
 from ..._data.profile import Profile
 from ..._data.timeline import PeakParts
-from ...solvers.units import format_bytes, format_like, format_seconds
+from ...solvers.units import format_bytes, format_like, format_seconds, is_decimal
 from ..page import Bar, Page, PageTable
-from .common import budget_of
+from .common import budget_of, caveats
 
 if TYPE_CHECKING:  # they come with torch
     from ..._check.max_batch import MaxBatch
     from ..._check.measure import Measurement
+
+
+MOST_MODULES = 12
+"""So many modules have a row of their own."""
+
+
+def compiled_page(plan: CompiledPlan, _: object = None) -> Page:
+    """Lay out a plan of compiled code: peaks, what runs again in each graph and each module, and notes."""
+    decimal = is_decimal(plan.goal.budget) if plan.goal is not None else False
+
+    def written(n_bytes: int) -> str:
+        return format_bytes(n_bytes, decimal=decimal)
+
+    graphs = PageTable(
+        header=["graph", "operators of forward", "run again"],
+        rows=[[each.name or "the model", str(each.operators), str(len(each.again))] for each in plan.graphs],
+    )
+    modules = PageTable(
+        header=["module", "seconds that run again"],
+        rows=[[name or "the model", format_seconds(seconds)] for name, seconds in plan.modules[:MOST_MODULES]],
+        below=_more(len(plan.modules) - MOST_MODULES, "modules"),
+    )
+    figures = [
+        ("predicted peak", written(plan.peak_bytes), f"{written(plan.plain_peak_bytes)} where nothing runs again")
+    ]
+    figures += [("of forward", f"{plan.share:.1%}", "runs again, by a roofline")]
+    if plan.tried_bytes:
+        tried = ", then ".join(map(written, plan.tried_bytes))
+        figures += [("generated code", written(plan.tried_bytes[-1]), f"is the peak of its first step; tried: {tried}")]
+    return Page(
+        title=f"Plan for the compiled code of {plan.model or 'any model'}",
+        figures=figures,
+        blocks=[*([graphs] if plan.graphs else []), *([modules] if plan.modules else []), *caveats((), plan.notes)],
+        document={
+            "kind": "compiled plan",
+            "model": plan.model,
+            "goal": plan.goal,
+            "predicted_peak_bytes": plan.peak_bytes,
+            "predicted_plain_peak_bytes": plan.plain_peak_bytes,
+            "predicted_recompute_seconds": plan.recompute_seconds,
+            "predicted_forward_seconds": plan.forward_seconds,
+            "tried_bytes": plan.tried_bytes,
+            "graphs": plan.graphs,
+            "modules": plan.modules,
+            "notes": plan.notes,
+        },
+    )
+
+
+def _more(number: int, noun: str) -> str:
+    return f"and {number} more {noun}" if number > 0 else ""
 
 
 def recorded_page(profiles: Mapping[str, Profile]) -> Page:

@@ -4,6 +4,7 @@
 torch version fails there first.
 
 compiling.py   joint graphs of compiled steps: only who compiles imports it
+inductor.py    what inductor generates of them: only who compiles by it imports it
 flags.py       flags that decide which kernels run, and in which precision
 frames.py      what frames need
 modes.py       function modes, dispatch modes and saved-tensors hooks of this thread
@@ -154,6 +155,7 @@ from .recorder import (
     active_data_parallel,
     after_backward,
     cached_weights,
+    compiled_around,
     empty_pinned_cache,
     fake_mode_of,
     forget_empty_hooks,

@@ -6,6 +6,7 @@ torch.compile ─▶ Dynamo: graphs without breaks ─▶ AOTAutograd: one joint
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch._dynamo.eval_frame import innermost_backend
 from torch._functorch import config
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -32,6 +34,9 @@ Graphs = tuple[fx.GraphModule, fx.GraphModule]
 Partition = Callable[..., Graphs]
 """Makes two graphs of a joint one, as `partitioned` does."""
 
+Partitioner = CustomPartitionerFn
+"""What cuts joint graphs for inductor, called as `partitioned` is; its `uuid` is what torch keeps graphs under."""
+
 
 def partitioned(joint: fx.GraphModule, inputs: Any, **more: Any) -> Graphs:
     """Cut a joint graph by torch's own partitioner, which `functorch.compile` hands out; the graph is changed."""
@@ -40,16 +45,36 @@ def partitioned(joint: fx.GraphModule, inputs: Any, **more: Any) -> Graphs:
 
 
 def aot_backend(partition: Partition) -> Callable[..., Any]:
-    """Return a backend as ``aot_eager`` is, whose joint graphs are cut by `partition`."""
-    backend: Callable[..., Any] = aot_autograd(
+    """Return a backend as ``aot_eager`` is, whose joint graphs are cut by `partition`, and come from no cache."""
+    cutting: Callable[..., Any] = aot_autograd(
         fw_compiler=boxed_nop, bw_compiler=boxed_nop, partition_fn=partition, keep_inference_input_mutations=True
     )
+
+    def backend(graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        with uncached():  # torch keeps such graphs by what they compute, whoever cuts them
+            run: Callable[..., Any] = cutting(graph, inputs)
+        return run
+
     return backend
 
 
 def uncached() -> Any:
     """Return a context in which joint graphs are traced, and none is taken from a cache of what was cut before."""
     return config.patch(enable_autograd_cache=False)
+
+
+def own_share() -> float:
+    """Return the share of saved bytes that torch's own partitioner was told to keep to; 1 where it was told nothing."""
+    return float(config.activation_memory_budget)
+
+
+def apart() -> dict[str, bool]:
+    """Return how ``torch.compile`` keeps the variants of one call apart from others; nothing where torch cannot yet.
+
+    Else a compiler that met eight of them, of whatever call, gives up, and the code runs as it was written.
+    """
+    known = inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
 
 
 def as_partitioned(joint: fx.GraphModule) -> None:
@@ -124,8 +149,10 @@ class CompileSettings:
 
     Attributes:
         backend: name of the backend.
+        options: settings of inductor that they gave.
+        inductor: the same where it is the backend; else None.
         fullgraph: whether a graph break is an error.
-        dynamic: whether sizes are symbolic; None if that is up to the compiler.
+        dynamic: whether sizes are symbolic; not where that is left to the compiler.
         target: what they compiled: the module inside, or the module's own call.
         attribute: where the compiled call stands in the ``__dict__`` of `module`.
     """
@@ -138,8 +165,11 @@ class CompileSettings:
         while isinstance(call, functools.partial):
             call = call.args[0]
         context: Any = _context_of(call)
-        self.backend: str = getattr(innermost_backend(context.callback), "compiler_name", "")
-        self.fullgraph, self.dynamic = bool(context.fullgraph), context._dynamic
+        backend: Any = innermost_backend(context.callback)
+        self.backend: str = getattr(backend, "compiler_name", "")
+        self.options: dict[str, Any] = dict(getattr(backend, "config", {}))
+        self.inductor = self.options if self.backend == "inductor" else None
+        self.fullgraph, self.dynamic = bool(context.fullgraph), bool(context._dynamic)
 
 
 def _context_of(call: Any) -> Any:

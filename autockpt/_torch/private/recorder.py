@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -107,6 +109,15 @@ COMPILED_CALL = "_compiled_call_impl"
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether `module` was compiled, by ``module.compile()`` or ``torch.compile(module)``."""
     return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+
+
+def compiled_around(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Return what a module was compiled to as a whole: itself, or what ``torch.compile`` returned; None for neither."""
+    if is_compiled(module):
+        return module
+    kind: Any = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+    everything = () if kind is None else gc.get_referrers(kind)
+    return next((each for each in everything if type(each) is kind and each._orig_mod is module), None)
 
 
 def active_data_parallel() -> torch.nn.Module | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import torch
+from torch import nn
 
 from ..._calls.roots import Models, as_one, roots, title
 from ..._data.errors import NotApplicable
-from ..._data.plan import Plan
+from ..._data.plan import CompiledPlan, Plan
 from ..._data.text.document import Document
 from ..._run.compare.checks import ReplayChecks
 from ..._run.frames.table import Handle
@@ -21,6 +21,9 @@ from . import spoken
 from .account import Account, GivenSteps, Made, StepCount
 from .words import phrase
 
+if TYPE_CHECKING:
+    from ..._compiled.hold import CompiledHold
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Document):
@@ -29,7 +32,7 @@ class Report(Document):
     Attributes:
         model: the model's class.
         asked: the budget, as the user wrote it; empty if a plan was given.
-        plan: the plan that is on the model; None if there is none, or none yet.
+        plan: the plan that is on the model, or in what was compiled of it; None if there is none, or none yet.
         plans: the plans that were made so far, oldest first, each with the reason.
         steps: how many steps ran under a plan; under one that was given, how many training forwards.
         measured_peak_bytes: the peak in the statistics of the device's allocator: of the whole process, since it began
@@ -60,6 +63,13 @@ class Report(Document):
     @property
     def recomputes(self) -> str:
         """What the plan recomputes, in words."""
+        if isinstance(self.plan, CompiledPlan):
+            operators = sum(len(each.again) for each in self.plan.graphs)
+            return (
+                f"{operators} operators inside compiled code, {self.plan.share:.1%} of forward"
+                if operators
+                else "nothing"
+            )
         return "nothing" if self.plan is None else phrase(self.plan)
 
     @property
@@ -106,9 +116,11 @@ def report(model: Models) -> Report:
     """
     whole = as_one(model)
     if private.is_compiled(whole):
-        from ..._compiled.hold import refuse_held  # who does not compile loads none of it
+        from ..._compiled.hold import held_by  # who does not compile loads none of it
 
-        refuse_held(whole)
+        held = held_by(whole)
+        if held is not None:
+            return _of_compiled(whole, held)
     governor: Any = governor_of(next(iter(roots(whole).values())))
     handle = installed_on(whole)
     plan = None if handle is None else handle.table.plan
@@ -148,7 +160,7 @@ def _kept(handle: Handle) -> tuple[tuple[str, str], ...]:
     return tuple((call, "a replay differed") for i in sorted(replayers.refused) for call in plan.segments[i].calls)
 
 
-def _nothing_on(model: torch.nn.Module) -> str:
+def _nothing_on(model: nn.Module) -> str:
     """Say that nothing is applied to a model; where it is a wrapper or was wrapped, what hides it."""
     for name, part in model.named_modules():
         if name and installed_on(part) is not None:
@@ -159,3 +171,16 @@ def _nothing_on(model: torch.nn.Module) -> str:
             "under which a plan is not seen: apply after whatever replaces it"
         )
     return f"nothing is applied to {title(model)}: autockpt.apply(model, budget) comes first"
+
+
+def _of_compiled(model: nn.Module, held: CompiledHold) -> Report:
+    """Report on a model that is held to its budget inside what was compiled."""
+    goal, made = held.goal, [Made(plan=plan, reason=reason) for plan, reason in held.made]
+    return Report(
+        model=title(getattr(model, "_orig_mod", model)),
+        asked="" if goal is None else spoken.asked(goal),
+        plan=held.plan,
+        plans=tuple(made),
+        steps=held.steps,
+        decimal=goal is not None and spoken.in_unit(10**9, goal).endswith(" GB"),
+    )

@@ -82,8 +82,14 @@ REPLACED = (
 UNSEEN = (
     "a model that is held to a budget trains, by a backward or an optimizer's step, and no training forward of its own "
     "was seen: the step ran without a plan. Apply to the module whose forward is called (with Lightning: the one that "
-    "training_step calls), after whatever replaces its forward. Where torch.compile is around the whole model, give a "
-    "batch, apply(model, budget, inputs=batch, loss=loss), before compiling; or compile its blocks alone."
+    "training_step calls), after whatever replaces its forward. Where torch.compile is around the whole model, apply "
+    "to what it returns, apply(torch.compile(model), budget), on a CPU; or give a batch, apply(model, budget, "
+    "inputs=batch, loss=loss), before compiling; or compile its blocks alone."
+)
+
+COMPILED = (
+    "the model was compiled as a whole after apply, and a step of it ran without a plan. From the next step on it is "
+    "held to the budget inside what was compiled. Apply to what torch.compile returns, and the first one is too."
 )
 
 BEHIND = (

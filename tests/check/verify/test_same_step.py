@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import autockpt
-from tests.zoo import build
+from tests.rows import daily
+from tests.zoo import DAILY, build
 
 MOST_OFF = 0.005
 """Of the peak that is measured."""
@@ -100,7 +101,7 @@ def test_the_state_of_the_optimizer_counts_in_both(make: Any) -> None:
     assert close(given) and given.optimizer_bytes >= 2 * sum(each.nbytes for each in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["glue", "resnet50", "unet", "gpt2-cache"])
+@pytest.mark.parametrize("name", daily(["glue", "resnet50", "unet", "gpt2-cache"], DAILY))
 def test_models_of_the_zoo_at_60_percent(name: str) -> None:
     case = build(name, short=True)
     plain_bytes = autockpt.profile(case.model, case.kwargs).plain_peak_bytes

@@ -1,0 +1,135 @@
+"""What a step takes in the code that inductor generates: it is read by running it where no kernel does anything.
+
+plan ─▶ copy over fake tensors, compiled as far as generated code ─▶ two steps on a tape of storages ─▶ their peaks
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._calls.values import tensors
+from .._data.errors import NotApplicable
+from .._data.plan import CompiledPlan
+from .._record.watch.routing import Given
+from .._record.watch.storage_tape import StorageTape
+from .._torch.private.compiling import CompileSettings
+from .._torch.private.inductor import code_backend, without_kernels
+from .dry import over_fakes
+from .partition import Partition
+from .plan import Lowered
+from .scratch import Asked, looks_of, scratch_of_calls
+
+
+def lower(model: nn.Module, given: Given, plan: CompiledPlan, settings: CompileSettings, step_bytes: int) -> Lowered:
+    """Let inductor generate the code of a step that is cut by a plan, and return what that code holds.
+
+    No kernel is compiled, and nothing of the model changes.
+
+    Args:
+        model: the model.
+        given: its batch.
+        plan: what runs again.
+        settings: how the user compiled it.
+        step_bytes: what the optimizer's step takes for a moment, beside all gradients.
+
+    Raises:
+        NotApplicable: the generated code needs values of tensors, or calls what takes no fake ones.
+    """
+    tape, begins = _CodeTape(), list[int]()
+    with over_fakes(model, *given) as (twin, args, kwargs), without_kernels(tape.around):
+        backend = code_backend(Partition(plan), settings.options)
+        run: Callable[..., Any] = torch.compile(twin, backend=backend, dynamic=settings.dynamic)
+        for _ in range(2):
+            begins.append(tape.mark())
+            try:
+                _step(functools.partial(run, *args, **kwargs), tape)
+            except (RuntimeError, NotImplementedError, LookupError, AttributeError, NameError, TypeError) as error:
+                raise NotApplicable(
+                    "the code that inductor generates for this model cannot be run without its kernels, so what it "
+                    f"holds is not known: {type(error).__name__}: {error!s:.300}\nCompile by backend='aot_eager', or "
+                    "apply to the model itself, apply(model, budget, inputs=batch, loss=loss), and compile after that."
+                ) from error
+            for each in twin.parameters():
+                each.grad = None
+    first, last = (tape.peak_bytes(begin, step_bytes) for begin in begins)
+    return Lowered(peak_bytes=last, first_bytes=max(first, last))
+
+
+def _step(forward: Callable[[], Any], tape: _CodeTape) -> None:
+    """Run forward, a loss that takes as much as a cross-entropy where no output is a scalar, and backward."""
+    outputs = forward()
+    trained = [each for each in tensors((outputs,)) if each.requires_grad]
+    scalars = [each for each in trained if each.numel() == 1]
+    with tape:
+        tape.hold(0 if scalars else sum(3 * 4 * each.numel() for each in trained))
+        losses = scalars or [(each * 1).sum() for each in trained]
+        torch.autograd.backward(losses)
+    tape.mark()
+
+
+class _CodeTape(StorageTape):
+    """A tape of what generated code makes and drops, and of the operators that it calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[tuple[int, Asked]] = []
+        self._held: list[tuple[int, int]] = []
+        self._depth = 0
+
+    def __enter__(self) -> Any:
+        self._depth += 1
+        return super().__enter__() if self._depth == 1 else self
+
+    def __exit__(self, *error: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            super().__exit__(*error)
+
+    def around(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return what runs a call of generated code on this tape."""
+
+        def on_tape(args: Any) -> Any:
+            with self:
+                return call(args)
+
+        return on_tape
+
+    def hold(self, size_bytes: int) -> None:
+        """Note that somebody else holds so much for a moment."""
+        self._held.append((len(self._events), size_bytes))
+
+    def _on_operator(self, op: Any, given: Given, run: Callable[[], Any]) -> Any:
+        self._calls.append((len(self._events), (op, *looks_of(given))))
+        return super()._on_operator(op, given, run)
+
+    def peak_bytes(self, begin: int, step_bytes: int) -> int:
+        """Return the highest level of the step that begins with a mark, above the level there.
+
+        Args:
+            begin: number of the mark; the next one ends the step.
+            step_bytes: what somebody holds for a moment at the end.
+        """
+        events = self.events()
+        first, last = (i for i, each in enumerate(events) if each.kind == "mark" and each.key in (begin, begin + 1))
+        inside = [(at, asked) for at, asked in self._calls if first <= at <= last]
+        extra = [0] * (len(events) + 1)
+        scratch = scratch_of_calls([asked for _, asked in inside])
+        for at, size in (*zip((at for at, _ in inside), scratch, strict=True), *self._held, (last, step_bytes)):
+            extra[at] = max(extra[at], size)
+        live: dict[int, int] = {}
+        level = top = 0
+        for at in range(first, last + 1):
+            top = max(top, level + extra[at])
+            event = events[at]
+            if event.kind == "alloc":
+                live[event.key] = event.bytes
+                level += event.bytes
+            elif event.kind == "free":
+                level -= live.pop(event.key, 0)
+            top = max(top, level)
+        return top

@@ -1,0 +1,275 @@
+"""Plans of compiled code: shown, saved, applied without solving, and kept apart in torch's caches."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+import autockpt
+from autockpt import CompiledPlan, Infeasible, InvalidFile, NotApplicable
+from tests.compiled.models import LENGTH, MODELS, ROWS, WIDTH, Attention
+from tests.compiled.steps import static_bytes, trained
+from tests.doors import JointGraph as PlannedGraph
+from tests.doors import (
+    Lowered,
+    Partition,
+    compiled_hold_of,
+    compiled_holding,
+    joint_levels,
+    plan_by_code,
+    prepare_joint_graphs,
+    trace_joint_graphs,
+)
+
+pytestmark = pytest.mark.filterwarnings(
+    # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
+    "ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning"
+)
+
+
+class Narrow(nn.Module):
+    """A model of which little has to be compiled."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(16, width), nn.Linear(width, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.outer(torch.sin(nn.functional.gelu(self.inner(x))))
+        return y.square().mean()
+
+
+BATCH = (torch.ones(64, 16),)
+
+
+def outside(model: nn.Module) -> Any:
+    return torch.compile(model, backend="aot_eager")
+
+
+def test_a_plan_is_shown_saved_and_applied_without_solving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = Narrow()
+    compiled = autockpt.apply(outside(model), "min", inputs=BATCH, seconds=1.0)
+    plan = autockpt.plan_of(compiled)
+    assert isinstance(plan, CompiledPlan) and plan.model == "Narrow" and any(each.again for each in plan.graphs)
+    sizes, left = trained(compiled, BATCH)
+    assert sizes[-1] == plan.peak_bytes - static_bytes(model, BATCH)
+    page = plan.explain()
+    assert "Plan for the compiled code of Narrow" in page and "inner … outer" in page
+    report = autockpt.report(compiled)
+    assert report.plan is plan and report.steps == 3 and report.plans[0].reason == "this kind of batch came first"
+    assert "operators inside compiled code" in str(report)
+    verified = autockpt.verify(compiled, BATCH)
+    assert verified.exact and verified.planned_peak_bytes == plan.peak_bytes
+    assert verified.measured_peak_bytes is not None and verified.measured_plain_peak_bytes is not None
+    assert verified.measured_peak_bytes <= 1.01 * plan.peak_bytes < verified.measured_plain_peak_bytes
+
+    plan.save(file := tmp_path / "plan.json")
+    assert CompiledPlan.load(file) == plan
+    with pytest.raises(NotApplicable, match="the model is not compiled as a whole"):
+        autockpt.apply(Narrow(), plan=file)
+    monkeypatch.setattr(compiled_holding, "make_plan", None)
+    torch.compiler.reset()
+    again = autockpt.apply(outside(model), plan=file)
+    assert trained(again, BATCH)[0] == sizes and autockpt.plan_of(again) == plan
+    assert all(torch.equal(one, other) for one, other in zip(trained(again, BATCH)[1], left, strict=True))
+    with caplog.at_level(logging.WARNING, "autockpt"):
+        again(torch.ones(32, 16)).backward()  # a last batch that is smaller: it runs as it was compiled
+    assert "the plan is for other graphs" in caplog.text
+
+    with pytest.raises(NotApplicable, match=r"knows 0 of 1\.\nOnly in this step: inner … outer \(\d+ operators\)"):
+        autockpt.apply(outside(Narrow(width=32)), plan=plan, inputs=BATCH)
+    with pytest.raises(InvalidFile, match="compiled-plan"):
+        autockpt.Plan.load(file)
+
+
+def test_a_plan_of_compiled_code_is_none_of_calls() -> None:
+    with pytest.raises(NotApplicable, match="one of compiled code"):
+        autockpt.verify(Narrow(), BATCH, plan=CompiledPlan())
+    with pytest.raises(NotApplicable, match="one of compiled code"):
+        CompiledPlan().timeline(autockpt.Profile.load("resnet-50"))
+
+
+def test_copies_and_pickles_of_a_governed_model_run_as_it_was_compiled() -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = Narrow()
+    compiled = outside(model)
+    plain, _ = trained(compiled, BATCH)
+    autockpt.apply(compiled, "min", inputs=BATCH, seconds=1.0)
+    sizes, left = trained(compiled, BATCH)
+    assert sizes[-1] < plain[-1]
+    for other in (copy.deepcopy(compiled), outside(copy.deepcopy(model)), pickle.loads(pickle.dumps(compiled))):
+        assert compiled_hold_of(other) is None
+        again, also_left = trained(other, BATCH)
+        assert again[-1] >= plain[-1]
+        assert all(torch.equal(one, two) for one, two in zip(left, also_left, strict=True))
+    assert trained(compiled, BATCH)[0][-1] == sizes[-1]
+    assert b"autockpt" not in pickle.dumps(compiled)
+
+
+def test_with_symbolic_sizes_smaller_batches_take_the_same_graph() -> None:
+    """A plan is for the largest seen: a larger one is planned anew, and nothing else compiles."""
+    torch.manual_seed(0)
+    model = Narrow()
+    plain = torch.compile(copy.deepcopy(model), backend="aot_eager", dynamic=True)
+    expected = {rows: trained(plain, (torch.ones(rows, 16),), 2) for rows in (8, 4, 6, 12)}
+    torch.compiler.reset()
+    static = static_bytes(model, (torch.ones(8, 16),))
+    compiled: Any = torch.compile(model, backend="aot_eager", dynamic=True)
+    autockpt.apply(compiled, "min", seconds=1.0)
+    graphs = []
+    for rows, (sizes, left) in expected.items():
+        measured, own = trained(compiled, (torch.ones(rows, 16),), 2)
+        assert measured[-1] <= sizes[-1]
+        assert all(torch.equal(one, other) for one, other in zip(own, left, strict=True))
+        graphs.append(counters["stats"]["unique_graphs"])
+        if rows == 8:
+            plan = autockpt.plan_of(compiled)
+            assert plan is not None and measured[-1] == plan.peak_bytes - static < sizes[-1]
+    assert graphs[0] == graphs[1] == graphs[2] < graphs[3]
+    hold = compiled_hold_of(compiled)
+    assert hold is not None and len(hold.made) == 2
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_model_that_is_compiled_after_apply_is_held_inside_what_was_compiled(
+    in_place: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first step ran without a plan, as all others did: nobody sees a forward that is compiled."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = Narrow()
+    autockpt.apply(model, "min", seconds=1.0)
+    compiled: Any = model
+    if in_place:
+        model.compile(backend="aot_eager")
+    else:
+        compiled = outside(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        compiled(*BATCH).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    plan = autockpt.plan_of(compiled)
+    assert isinstance(plan, CompiledPlan) and any(each.again for each in plan.graphs)
+    assert trained(compiled, BATCH)[0][-1] == plan.peak_bytes - static_bytes(model, BATCH)
+    assert "compiled as a whole after apply" in caplog.text
+    autockpt.remove(compiled)
+    assert autockpt.plan_of(compiled) is None is autockpt.plan_of(model)
+
+
+class Alike(nn.Module):
+    """Blocks with graph breaks between: the graphs of the second and the third look alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Attention() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks[0](x)
+        torch._dynamo.graph_break()
+        x = self.blocks[1](x)
+        torch._dynamo.graph_break()
+        x = self.blocks[2](x)
+        torch._dynamo.graph_break()
+        y: Tensor = self.blocks[3](x)
+        return y.square().mean()
+
+
+@pytest.mark.sweep
+def test_graphs_that_look_alike_are_cut_as_the_plan_counts() -> None:
+    """The cut of the last one stood for all: a step was far from its prediction."""
+    torch.manual_seed(0)
+    model, batch = Alike(), (torch.randn(ROWS, LENGTH, WIDTH),)
+    torch.compiler.reset()
+    plain, plain_left = trained(outside(copy.deepcopy(model)), batch)
+    torch.compiler.reset()
+    static, budget = static_bytes(model, batch), int(0.85 * plain[-1])
+    compiled = autockpt.apply(outside(model), static + budget, inputs=batch, seconds=1.0)
+    plan = autockpt.plan_of(compiled)
+    assert isinstance(plan, CompiledPlan) and len(plan.graphs) == 3
+    sizes, left = trained(compiled, batch)
+    assert sizes[-1] == plan.peak_bytes - static <= budget
+    assert all(torch.equal(one, other) for one, other in zip(left, plain_left, strict=True))
+
+
+@pytest.mark.parametrize("by", [0.6, 0.9, 1.0, 1.05])
+def test_plans_are_held_to_what_generated_code_is_read_to_hold(by: float) -> None:
+    """Whatever share of the prediction that is: three plans at most are tried, and the cheapest within is taken."""
+    torch.compiler.reset()
+    graphs, links = trace_joint_graphs(*MODELS["language"]())
+    prepared = prepare_joint_graphs(graphs, links, static_bytes=1000, seconds=1.0)
+
+    def read(plan: CompiledPlan) -> Lowered:
+        held = int(by * (plan.peak_bytes - 1000))
+        return Lowered(peak_bytes=held, first_bytes=held)
+
+    plain = by * max(joint_levels(prepared.step, ()))
+    lowest = plan_by_code(prepared, read, None)
+    assert len(lowest.tried_bytes) == 1 and lowest.peak_bytes - 1000 < 0.8 * plain
+    for share in (1.0, 0.9, 0.75):
+        budget = 1000 + int(share * plain)
+        plan = plan_by_code(prepared, read, budget)
+        assert lowest.peak_bytes <= plan.peak_bytes <= budget and len(plan.tried_bytes) <= 3
+        assert plan.recompute_seconds <= lowest.recompute_seconds
+    with pytest.raises(Infeasible) as told:
+        plan_by_code(prepared, read, lowest.peak_bytes - 1)
+    assert told.value.minimum_bytes == lowest.peak_bytes
+
+
+def test_the_lowest_plan_is_tried_before_a_budget_is_refused() -> None:
+    """Where code stood above what graphs say, the same plan was chosen again, and the budget refused."""
+    torch.compiler.reset()
+    prepared = prepare_joint_graphs(*trace_joint_graphs(*MODELS["language"]()), seconds=1.0)
+    lowest = plan_by_code(prepared, lambda plan: Lowered(peak_bytes=1, first_bytes=1), None)
+
+    def read(plan: CompiledPlan) -> Lowered:
+        held = 100 if plan.graphs == lowest.graphs else 2 * max(joint_levels(prepared.step, ()))
+        return Lowered(peak_bytes=held, first_bytes=held)
+
+    assert plan_by_code(prepared, read, max(joint_levels(prepared.step, ()))).graphs == lowest.graphs
+
+
+CUTS = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.lists(st.integers(0, 9), max_size=3).map(tuple))
+
+
+@given(cuts=st.lists(CUTS, min_size=2, max_size=2), peak=st.integers(0, 9))
+def test_what_torch_keeps_is_kept_by_what_a_plan_cuts(cuts: list[dict[str, tuple[int, ...]]], peak: int) -> None:
+    first, second = (
+        Partition(CompiledPlan(graphs=tuple(PlannedGraph(signature=name, again=again) for name, again in each.items())))
+        for each in cuts
+    )
+    assert (first.uuid() == second.uuid()) == (cuts[0] == cuts[1])
+    assert (pickle.dumps(first) == pickle.dumps(second)) == (cuts[0] == cuts[1])
+    priced = Partition(msgspec.structs.replace(first.plan, peak_bytes=peak, graphs=first.plan.graphs[::-1]))
+    assert pickle.dumps(priced) == pickle.dumps(first)
+    restored = pickle.loads(pickle.dumps(first))
+    assert restored.plan.again == first.plan.again and restored.uuid() == first.uuid()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_torch_keeps_no_graph_of_ours_beyond_the_plan(kept: bool) -> None:
+    """`force_autograd_cache` keeps graphs by what they compute: a plain one would stand in the place of a cut one."""
+    torch.compiler.reset()
+    model = Narrow()
+    with torch._functorch.config.patch(force_autograd_cache=kept):
+        plain, _ = trained(outside(copy.deepcopy(model)), BATCH)
+        torch.compiler.reset()
+        compiled = autockpt.apply(outside(model), "min", inputs=BATCH, seconds=1.0)
+        sizes, _ = trained(compiled, BATCH)
+    assert sizes[-1] < plain[-1]
