@@ -140,7 +140,7 @@ def on_device(tensor: Tensor) -> Tensor:
 
 @functools.lru_cache(1 << 12)
 def layout_of(size_bytes: int) -> Layout:
-    """Return how the words of so many bytes lie in rows: in those that overlap least."""
+    """Return how the words of so many bytes are laid out in rows, so that the rows overlap least."""
     words = size_bytes // 8
     if words <= MOST_COPIED:
         return Layout(1, words, words)

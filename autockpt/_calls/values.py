@@ -83,7 +83,10 @@ def not_simple(templates: Iterable[Any]) -> list[Any]:
 
 
 def kept_whole(templates: Iterable[Any]) -> list[Any]:
-    """Return what `encode` left as it is, inside containers too."""
+    """Return all templates that are no containers, also those inside containers.
+
+    These are plain values, objects that `encode` kept as they are, and the numbers of tensors.
+    """
     todo, found, seen = list(templates), [], set()
     for template in todo:
         if type(template) is not _Container:

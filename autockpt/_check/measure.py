@@ -224,11 +224,15 @@ class _Buckets:
 
 
 def _let_go_bytes(wrapper: DistributedDataParallel, tensors: Sequence[torch.Tensor]) -> int:
-    """Return the bytes of the storages of tensors like a wrapper's gradients that nothing in Python refers to."""
+    """Return the bytes of a wrapper's gradients that are alive after `zero_grad`, and that Python no longer refers to.
+
+    Gradients that were views of buckets stay so. They are found by their shapes, which are those of trained parameters.
+    Of the tensors with such shapes, those count that no Python object holds. Each storage counts once.
+    """
     shapes = {each.shape for each in wrapper.parameters() if each.requires_grad}
     found = [each for each in tensors if each.shape in shapes and not each.requires_grad and private.storage_key(each)]
-    ours, held = {id(tensors), id(found)}, set[int]()
-    for each in gc.get_referrers(*found):  # an optimizer's state is like gradients too
+    ours, held = {id(tensors), id(found)}, set[int]()  # our own lists refer to them too
+    for each in gc.get_referrers(*found):  # an optimizer's state has these shapes too, and is held
         held.update(map(id, gc.get_referents(each)) if id(each) not in ours else ())
     storages = each_storage((each for each in found if id(each) not in held), "cpu").values()
     return sum(each.untyped_storage().nbytes() for each in storages)

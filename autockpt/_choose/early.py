@@ -52,7 +52,10 @@ def _is_special(segment: Segment) -> bool:
 
 
 def _fits(replay: PlannedReplay, begins: int, level: Ints, most_bytes: int) -> bool:
-    """Whether a replay may run before tick `begins`, at which its backward begins."""
+    """Whether a replay may run before tick `begins`, at which its backward begins.
+
+    `level` is the plan's level at each tick without that. No level may come to exceed `most_bytes`.
+    """
     own_bytes = sum(size for size, start, _ in replay.additions if start == replay.tick)
     restored_bytes = sum(size for size, start, _ in replay.additions if start == replay.tick + 1)
     if own_bytes == 0:  # it never runs

@@ -148,7 +148,10 @@ class CompiledHold:
         self._waiting = None
 
     def prepare(self, model: nn.Module, given: Given) -> _BatchKind | None:
-        """Return what is known of a kind of batch; make its plan where there is none, or where more stands by now."""
+        """Return the plan for a kind of batch, with what runs it; None if there are plans for too many kinds already.
+
+        The plan is made if there is none, or if so much more is allocated by now that the one there exceeds the budget.
+        """
         if self._steps.grown():
             self._memory = optimizer_memory_of(model, None, self._steps.optimizers)
         standing_bytes = standing_bytes_of(model, given) + self._memory.state_bytes

@@ -39,7 +39,7 @@ def state(step: JointStep, *, static_bytes: int = 0, deadline: Deadline = NEVER)
 
     Args:
         step: the step.
-        static_bytes: what stands before and after it.
+        static_bytes: allocated all the time: parameters, optimizer state.
         deadline: once it has passed, no further region is looked into.
     """
     n = len(step.forward)
@@ -51,10 +51,10 @@ def state(step: JointStep, *, static_bytes: int = 0, deadline: Deadline = NEVER)
             notes = ("time did not suffice to look into all parts of forward",)
             break
         deadline.tell("%d ways to recompute found", len(candidates))
-        alike = _look(step, begin, end)
-        if alike not in seen:
-            seen[alike] = ways(step, begin, end, deadline)
-        for way in seen[alike]:
+        signature = _signature_of_region(step, begin, end)
+        if signature not in seen:
+            seen[signature] = ways(step, begin, end, deadline)
+        for way in seen[signature]:
             chosen = frozenset(begin + i for i in way)
             made = _candidate(step, begin, end, chosen, number)
             if made is not None:
@@ -73,8 +73,8 @@ def state(step: JointStep, *, static_bytes: int = 0, deadline: Deadline = NEVER)
     return Stated(problem=problem, again=tuple(again), notes=notes)
 
 
-def _look(step: JointStep, begin: int, end: int) -> object:
-    """Return what two regions have alike that have the same ways."""
+def _signature_of_region(step: JointStep, begin: int, end: int) -> object:
+    """Return the signature of a region. Regions with equal signatures have the same ways, which are found once."""
     outside: dict[int, int] = {}
 
     def look(storage: int) -> tuple[object, ...]:

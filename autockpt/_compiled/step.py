@@ -133,10 +133,10 @@ class JointStep:
 
 
 def levels(step: JointStep, again: Collection[int]) -> list[int]:
-    """Return the bytes that stand while each operator runs, above what stood before the step.
+    """Return the bytes that are allocated while each operator runs, above what was allocated before the step.
 
-    It is the definition that plans are held to: each storage stands from the operator that makes it to the last one
-    that reads it.
+    Plans are held to this definition: each storage is allocated from the operator that makes it to the last one that
+    reads it.
 
     Args:
         step: the step.

@@ -265,10 +265,13 @@ def _row(
     peaks: _Peaks | None,
     steps: Steps,
 ) -> FitRow:
+    """Return the row of one device and batch size, from the ways and plans that were found for it."""
     usable, own = gpu_of(gpu).usable_bytes, steps.at(gpu, size)
     plan = _within(plans, usable)
     planned = find_planned(own, plan) if plan is not None and plan.segments else None
-    fits, fits_plain = size if plan is not None else 0, size if plan is not None and not plan.segments else 0
+    # The largest batch is at least the one that was asked for, if that one fits.
+    fitting, fitting_plain = size if plan is not None else 0, size if plan is not None and not plan.segments else 0
+    lowest = plans.plans[-1]
     return FitRow(
         gpu=gpu,
         samples=size,
@@ -280,8 +283,8 @@ def _row(
         host_seconds=host_seconds(own),
         minimum_bytes=plans.minimum_bytes,
         floor_bytes=_floor_bytes(gpu, size, ways, steps),
-        largest=max(peaks.largest(usable, plans.plans[-1]), fits or 0) if peaks else None,
-        largest_plain=max(largest(peaks.plain, usable), fits_plain or 0) if peaks else None,
+        largest=max(peaks.largest(usable, lowest), fitting or 0) if peaks else None,
+        largest_plain=max(largest(peaks.plain, usable), fitting_plain or 0) if peaks else None,
     )
 
 

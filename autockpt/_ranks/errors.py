@@ -18,16 +18,16 @@ PLAN = "plan"
 """The key under which a rank says which plan it is given, or that a plan is to be made."""
 
 
-class Left(AutockptError):
-    """A rank trains without a plan, which is no error. The other ranks then do so too."""
+class StoppedPlanning(AutockptError):
+    """A rank trains without a plan from now on, which is no error. The other ranks then do so too."""
 
 
 def left_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> AutockptError | None:
-    """Return what is raised where one of the ranks has left; None where none has."""
+    """Return what is raised where one of the ranks has stopped planning; None where none has."""
     for rank, each in zip(ranks, every, strict=True):
         if "left" in each:
             words = LEFT.format(rank, each["left"])
-            return NotApplicable(words) if each["failed"] else Left(words)
+            return NotApplicable(words) if each["failed"] else StoppedPlanning(words)
     return None
 
 

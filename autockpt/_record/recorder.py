@@ -83,7 +83,10 @@ def profiles_of_fakes(
     optimizers: Sequence[Chosen],
     holds_outputs: bool,
 ) -> list[Profile]:
-    """Record as `profiles_for` a model that may also be one of fake tensors, sharded over ranks that are not there."""
+    """Record a step in fake mode, once, with the seconds of each device.
+
+    `profiles_for` calls this. Here the model's tensors may also be fake already, as on one rank of a simulated world.
+    """
     from .fake import profiles_fake
 
     with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"), switched_off(model):
@@ -94,7 +97,7 @@ def profiles_of_fakes(
 def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, timed: bool = True) -> Profile:
     """Record a step that runs; arguments, errors and what is put back as for `profile`.
 
-    Where seconds are not wanted nothing is `timed` beside the one step that is watched.
+    If it is not to be `timed`, no step runs beside the one that is watched.
     """
     refuse_unseen(step.device)
     refuse_own_step(step.model)
@@ -103,7 +106,7 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, time
         _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
     private.load_compiler()
     with (
-        _modes_as_now(),
+        _modes_restored(),
         private.ALONE,  # another thread's recording has torch patched, and the one profiler that a process has
         private.no_profiler_left(),
         set_aside(step.model),
@@ -122,8 +125,11 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, time
 
 
 @contextmanager
-def _modes_as_now() -> Iterator[None]:
-    """Leave gradients on or off, and modes on, as they are: an interrupt may fall where their own contexts end them."""
+def _modes_restored() -> Iterator[None]:
+    """Restore grad mode, and the stacks of modes and hooks, on exit.
+
+    An interrupt inside another context's `__exit__` may leave on what that context has put on.
+    """
     now, before = torch.is_grad_enabled(), private.modes_on()
     try:
         yield

@@ -203,10 +203,10 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None, *, 
 def refuse_untrainable(model: torch.nn.Module, loss: Loss | None) -> None:
     """Refuse what has no training step: no module, one without parameters, or a loss that cannot be called.
 
-    One whose parameters are all frozen has: gradients may pass through it.
+    A module whose parameters are all frozen is not refused: gradients may pass through it.
 
     Raises:
-        NotApplicable: it is such a one, or has a parameter or buffer without a shape.
+        NotApplicable: there is no training step, or a parameter or buffer has no shape yet.
     """
     refuse_other(model)
     if loss is not None and not callable(loss):

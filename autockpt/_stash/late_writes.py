@@ -131,7 +131,10 @@ class LateWrites:
             self._staying.append(known)
 
     def settle(self) -> None:
-        """Let the storages go that nobody else holds any more: nobody can write to them. One without room stays."""
+        """Let go of the storages that nobody else holds any more: nobody can write to them now.
+
+        What is saved of such a storage is settled first. If there is no room for that, the storage stays.
+        """
         for known in [*self._staying]:
             storage = known.storage()
             if storage is None or private.held_alone(storage):

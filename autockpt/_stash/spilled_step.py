@@ -80,11 +80,11 @@ class SpilledStep:
         If they put something else in the place of a tensor, it stays as it is, and `foreign` is set. If forward
         switches hooks off, there are none for that while, and `unhooked` is set.
         """
-        outer = private.outer_hooks()
+        outer_pack, outer_unpack = private.outer_hooks() or (None, None)
 
         @private.never_compiled
         def packing(tensor: torch.Tensor) -> Any:
-            packed = outer[0](tensor) if outer is not None else tensor
+            packed = outer_pack(tensor) if outer_pack is not None else tensor
             if packed is tensor:
                 return pack(tensor)
             self.foreign = True
@@ -92,13 +92,15 @@ class SpilledStep:
 
         @private.never_compiled
         def unpacking(held: Any) -> torch.Tensor:
+            """Undo our packing, then the user's."""
             if not self.inside:
                 self.reached = True
                 self.backward_reads()
+            # An RReLU's node: its noise was written after it had been saved, so what was spilled is older.
             if not isinstance(held, _Foreign) and private.reads_late_writes():
                 raise NotApplicable(LATE_WRITES)
             tensor: torch.Tensor = held.packed if isinstance(held, _Foreign) else unpack(held)
-            return outer[1](tensor) if outer is not None else tensor
+            return outer_unpack(tensor) if outer_unpack is not None else tensor
 
         return private.yielding_hooks((packing, unpacking), self._yield)
 

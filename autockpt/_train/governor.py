@@ -239,13 +239,14 @@ class Governor:
         self._state, decision = step_begins(self._state, seen)
         self._state, decision, runner = self._starter.start(self._state, decision, seen, begins)
         made_before = last.made if last is not None else ()
-        self._step = StepUnderWay(decision, runner, model, held_bytes, made_before, whole=self._starter.whole)
+        lasts = self._starter.lasts_until_optimizer
+        self._step = StepUnderWay(decision, runner, model, held_bytes, made_before, lasts_until_optimizer=lasts)
         return self._step
 
     def _end(self, arguments: object, *, cut: bool = False) -> Ran | None:
         """End the step under way, since something else begins; return how it ran. Arguments: see `StepRunner.end`."""
         step, self._step = self._step, None
-        self._starter.over()
+        self._starter.end_early_replays()
         if step is not None and step.is_evaluation:
             step.runner.drop()
         if step is None or step.is_evaluation:
@@ -257,17 +258,19 @@ class Governor:
 
     def _stepped(self, optimizer: Optimizer) -> None:
         """Note that an optimizer has taken a step on the model's parameters."""
-        self._starter.over()
+        self._starter.end_early_replays()
         if (step := self._step) is not None:
-            again = step.optimizer_stepped(optimizer)
+            stepped_twice = step.optimizer_stepped(optimizer)
             step.runner.optimizer_stepped(optimizer)
+            # A tape has to end in its own thread, and the next step may begin in another one.
             if step.runner.tapes and step.may_be_the_last_here() and not step.goes_on():
                 self._end(())
-            if again and not self._starter.idle:
+            if stepped_twice and not self._starter.idle:  # without a forward between that was seen
                 self._unseen.again()
-            if step.whole and not self._starter.idle and (model := step.model) is not None:
+            # In a pipeline the step ends here, and what one rank failed with is raised on all.
+            if step.lasts_until_optimizer and not self._starter.idle and (model := step.model) is not None:
                 self._starter.stepped(model)
-        if self._unseen.waits and not blank(optimizer):
+        if self._unseen.waits and not blank(optimizer):  # no forward of the model was seen so far
             self._unseen.comes("step")
 
     def _unplanned(self, model: nn.Module) -> None:
@@ -300,7 +303,7 @@ class Governor:
     def _drop(self) -> None:
         """Drop the step under way, and release the stashes where its tensors wait."""
         step, self._step = self._step, None
-        self._starter.over()
+        self._starter.end_early_replays()
         if step is not None:
             step.runner.drop()
         self._runners.stashes.let_go()

@@ -85,7 +85,7 @@ class Plans:
         self.request, self._stashes = request, stashes
 
     def wanted_for(self, model: torch.nn.Module, inputs: object) -> PlanOrder:
-        """Return what a plan is wanted for before any step: a step on a batch that the user gives, run here."""
+        """Record a step on a batch that the user gives, before the loop's first step; return the order for its plan."""
         loss, largest = self.request.loss, self.request.plan_for
         step = training_step(model, inputs, loss)
         begins = Forward(model, model.forward, (step.args, step.kwargs))

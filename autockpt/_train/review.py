@@ -52,7 +52,9 @@ class StepReview:
     def begins(
         self, state: StepState, forward: Forward, batch: Batch, held_bytes: int, last: Ran | None, plan: Installation
     ) -> StepBegins:
-        """Look at a step that begins.
+        """Return what is seen as a step begins.
+
+        Calls that no replay repeats are noted in the account, with a warning.
 
         Args:
             state: what is known.
@@ -62,21 +64,21 @@ class StepReview:
             last: how the step before it ran; None if there is none.
             plan: the plan that is on the model.
         """
-        report, grown = plan.take_report(), self._optimizers.grown()
+        report, new_optimizer = plan.take_report(), self._optimizers.grown()
         planned = last is not None and last.ready is not None
         self._account.begins(planned=planned, device=device_of(forward.device))
         if faults := {**state.faults, **report.faults}:
             self._warn.once(_told_of(faults))
             self._account.refuse(faults)
-        if grown and not self._plans.outgrown(state.history, forward, self._optimizers.optimizers):
-            grown = ""
+        if new_optimizer and not self._plans.outgrown(state.history, forward, self._optimizers.optimizers):
+            new_optimizer = ""  # the plan counts on what it needs
         return StepBegins(
             batch=batch,
             gradient_bytes=held_bytes,
             last=last,
             report=report,
             new_bytes=_new_bytes(state, forward, held_bytes),
-            outgrown=grown,
+            outgrown=new_optimizer,
         )
 
     def ends(

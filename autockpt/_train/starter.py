@@ -95,7 +95,8 @@ class StepStarter:
         Raises:
             Infeasible, TooCostly: no plan keeps to what was asked for, and this is the first plan, or `strict` is set;
                 the plan on the model is taken off.
-            NotApplicable, NoRoom: as for `Runners`.
+            NotApplicable: no step of this model can be recorded here, now or later.
+            NoRoom: there is no room for the saved tensors that are to wait off the device.
         """
         if decision.what in UNPLANNED:
             return Started(state, decision, self.unplanned(state, decision, seen, begins))
@@ -119,6 +120,7 @@ class StepStarter:
             state, ready = self.make_plan(state, wanted, reason)
         except (Infeasible, TooCostly) as error:
             self.give_up(begins.model)
+            # The message then says that the model is as it was. That is true of a first plan as of a later one.
             raise error.carrying(kept=True) from None
         except AutockptError:
             self.give_up(begins.model)
@@ -152,13 +154,15 @@ class StepStarter:
         price = f"{plan.recompute_overhead:.0%} slower" if plan.plain_seconds else "how much slower is not known"
         self.warn.once(said.LOWEST.format(price, ready.unfit), where=bool(ready.unfit))
         stays = state.history.current is ready and self.installed.plan is ready.plan
-        rehearsed = stays or any(each is ready for each in state.put_on)
+        was_on_before = stays or any(each is ready for each in state.put_on)
         if not stays:
             state = self._put_on(state, ready, begins.model)
         measured = None
-        if rehearsed and not ready.unfit:  # the lowest plan is known to exceed the budget
+        # The first step under a plan is its rehearsal, which also spills. The lowest plan exceeds the budget anyway.
+        if was_on_before and not ready.unfit:
             held_bytes = seen.gradient_bytes + gathered_bytes(begins.model)
             measured = Measured(device_of(begins.device), ready, held_bytes)
+        # If `ready` could not be put on, `current` is another plan, or None.
         runner = self.runners.planned(self.installed, state.history.current, measured)
         return Started(state, Decision.under(ready) if ready.unfit else decision, runner)
 
@@ -208,7 +212,7 @@ class StepStarter:
         self.runners.put_back()
 
     @property
-    def whole(self) -> bool:
+    def lasts_until_optimizer(self) -> bool:
         """Whether a step goes on until an optimizer steps."""
         return False
 
@@ -227,5 +231,5 @@ class StepStarter:
     def stepped(self, model: nn.Module) -> None:
         """Note that an optimizer has taken a step in the step under way."""
 
-    def over(self) -> None:
-        """Note that the step under way is over."""
+    def end_early_replays(self) -> None:
+        """Forget the segments that may be replayed early: the step under way is over, or its optimizer has stepped."""

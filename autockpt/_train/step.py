@@ -147,12 +147,12 @@ class StepUnderWay:
         graphs: the autograd graphs that its forwards make.
         running: whether one of its forwards is running.
         trains: whether one of its forwards is known to be a training forward, not one of an evaluation.
-        whole: whether it goes on until an optimizer steps, as on a stage of a pipeline.
+        lasts_until_optimizer: whether it goes on until an optimizer steps, as on a stage of a pipeline.
     """
 
     __slots__ = (
         *("_ahead", "_model", "_patience", "_pauses", "_thread", "batches", "decision", "gradient_bytes", "graphs"),
-        *("made_before", "runner", "running", "trains", "whole"),
+        *("made_before", "runner", "running", "trains", "lasts_until_optimizer"),
     )
 
     def __init__(
@@ -163,14 +163,14 @@ class StepUnderWay:
         gradient_bytes: int,
         made_before: tuple[int, ...] = (),
         *,
-        whole: bool = False,
+        lasts_until_optimizer: bool = False,
     ) -> None:
         self.decision, self.runner = decision, runner
         self.gradient_bytes, self.made_before = gradient_bytes, made_before
         self.batches: list[Batch] = []
         self.graphs, self.running, self.trains = Graphs(runner.backward_begins), False, False
         self._model, self._thread, self._patience = weakref.ref(model), threading.current_thread(), Patience()
-        self.whole = whole
+        self.lasts_until_optimizer = lasts_until_optimizer
         self._ahead = 0  # forwards that began while only the graph of the forward just before them waited
         self._pauses = 0  # forwards after its backward that do not train, such as a frozen teacher's
 
@@ -191,7 +191,7 @@ class StepUnderWay:
 
     def goes_on(self) -> bool:
         """Whether a forward that begins now belongs to this step: the graph of an earlier one still waits."""
-        if self.whole:
+        if self.lasts_until_optimizer:
             return self.is_here() and not self._patience.stepped
         return self.is_here() and not (self.backward and self._patience.over) and self.waits()
 
@@ -245,7 +245,7 @@ class StepUnderWay:
 
     def runs_ahead(self) -> bool:
         """Whether the step had no place to end: each forward began before the backward of the forward before it."""
-        return self._ahead >= MOST_FORWARDS - 1 and not self.whole
+        return self._ahead >= MOST_FORWARDS - 1 and not self.lasts_until_optimizer
 
     def ends_here(self) -> bool:
         """Whether the step ends if this thread does something else now: it had a backward, and no graph waits."""

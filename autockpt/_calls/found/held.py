@@ -85,7 +85,11 @@ class Detached:
 
 
 class Packed(Detached):
-    """A tensor of the boundary that is held where the saved-tensor hooks around the model put it."""
+    """A tensor of the boundary that is held where the saved-tensor hooks around the model put it.
+
+    `_copied` says whether what the hooks hold is a copy, from which they bring back the same values. Then the tensor
+    itself is not held.
+    """
 
     __slots__ = ("_copied", "_geometry", "_packed", "_unpack")
 
@@ -109,8 +113,8 @@ class Packed(Detached):
 
     def leaf(self) -> Tensor:
         """Return the tensor as a leaf of a new graph."""
-        if not self._copied:
-            self.tensor()
+        if not self._copied:  # a copy cannot have been changed in place
+            self.tensor()  # raises if the tensor was
         tensor = self._unpack(self._packed)
         if private.geometry(tensor) != self._geometry:
             tensor = _laid_out(tensor.detach(), *self._geometry)

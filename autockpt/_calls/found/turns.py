@@ -29,7 +29,10 @@ class Turns:
         self._begun = 0
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run a replay that draws. No other thread's draws meanwhile; one inside it, in this thread, may."""
+        """Run a replay that draws.
+
+        Replays of other threads that draw wait until it is over. A replay inside it, in this thread, does not wait.
+        """
         with self._lock:
             outer = self._turn
             try:

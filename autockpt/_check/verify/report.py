@@ -138,10 +138,10 @@ class Verification(
 
     @property
     def over_noise(self) -> float | None:
-        """Difference of the planned run from the plain one over that of plain runs from one another: the highest ratio.
+        """The highest ratio of the planned run's difference to the noise of plain runs, which differ from one another.
 
-        Taken over the tensors that differ in both; None if there are none. If it is far above 1, the plan is suspect
-        after all.
+        It is the highest over the tensors that differ between planned and plain runs, and also between plain runs. None
+        if there are no such tensors. If it is far above 1, the plan is suspect after all.
         """
         noise: dict[tuple[str, str], float] = {}
         for each in self.plain_differences:

@@ -191,6 +191,10 @@ class Runs:
 
 
 def _verify(runs: Runs, standing: LoopState) -> Verification:
+    """Run plain steps twice and planned ones once, and compare them.
+
+    While a difference is not explained by noise, up to `PATIENCE` more plain runs look for more noise.
+    """
     step, plan, sandbox = runs.step, runs.plan, runs.sandbox
     sandbox.restore()
     plain = [[one.kept() for one in outcome] for outcome in runs.outcomes()]

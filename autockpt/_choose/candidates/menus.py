@@ -42,7 +42,9 @@ def partial_replays(
         own = index.within((call,), index.functions)
         if 1 < len(own) <= MOST_FUNCTIONS:
             names = tuple(functions.name[index.nodes[f].function] for f in own)
-            alike.setdefault((index.nodes[call].record.signature, names, _fates(index, call, own)), []).append(call)
+            alike.setdefault(
+                (index.nodes[call].record.signature, names, _changed_outside(index, call, own)), []
+            ).append(call)
     for number, group in enumerate(alike.values()):
         if deadline.passed:
             return found, False
@@ -78,8 +80,12 @@ def _sparing_menu(index: Index, units: Sequence[int], flow: Dataflow, deadline: 
             yield way
 
 
-def _fates(index: Index, call: int, functions: Sequence[int]) -> frozenset[tuple[int, int]]:
-    """Which results of a call's functions are changed outside the call, by place. Alike calls may differ in this."""
+def _changed_outside(index: Index, call: int, functions: Sequence[int]) -> frozenset[tuple[int, int]]:
+    """Return which results of a call's functions are changed in place outside the call.
+
+    Each is named by the function's offset in the call and the number of the result. Calls with the same signature
+    share a menu only if these are the same.
+    """
     return frozenset(
         (f - call, number)
         for f in functions

@@ -67,20 +67,26 @@ def moves_of(
         if moved is not None:
             yield moved
             if road is not None and len(each.members) == 1 and not each.alone:
-                yield from _beside(index, moved, functools.partial(move_boundary, index, each, offload, road), road)
+                yield from _overlapped(index, moved, functools.partial(move_boundary, index, each, offload, road), road)
     for node in calls:
         if not any(index.covers((node,), saver) and index.covers((node,), writer) for saver, writer in late):
             found = move_saved(index, node, offload)
             if found is not None:
                 yield found
                 if road is not None:
-                    yield from _beside(index, found, functools.partial(move_saved, index, node, offload, road), road)
+                    yield from _overlapped(
+                        index, found, functools.partial(move_saved, index, node, offload, road), road
+                    )
 
 
-def _beside(
-    index: Index, moved: PlannedReplay, again: Callable[[int], PlannedReplay | None], road: Road
+def _overlapped(
+    index: Index, moved: PlannedReplay, move_ending_at: Callable[[int], PlannedReplay | None], road: Road
 ) -> Iterator[PlannedReplay]:
-    """Return ways to make a move beside the computing: one that has just the time for it, and one with more."""
+    """Yield variants of a move whose copies overlap with compute.
+
+    One has the first deadline that leaves time for its copies, another one the first that leaves `ROOMY` times as much.
+    If both have the same deadline, there is one variant.
+    """
     trips = moved.move.trips if moved.move is not None else ()
     first = moved.members[0]
     call = index.call_numbers[first if not index.is_function(first) else index.nodes[first].parent]
@@ -89,7 +95,7 @@ def _beside(
         found = None
         while wanted and road.has_time(Move(trips=wanted[0], until=until)):
             del wanted[0]
-            found = found or again(until)
+            found = found or move_ending_at(until)
         if found is not None:
             yield found
 

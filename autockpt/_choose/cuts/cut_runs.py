@@ -87,13 +87,16 @@ def _stops(length: int) -> Iterator[int]:
 
 
 def _parts(whole: CutRun) -> Iterator[CutRun]:
-    """Yield the outermost parts of a run, each as a run whose own levels begin at 1."""
+    """Yield the parts of a run between its outermost cuts, which are those of level 1.
+
+    Each part is a run of its own. Its levels are lowered, so that its own outermost cuts have level 1 as well.
+    """
     first, stop, cuts = whole
     edges = [first, *(place for place, level in enumerate(cuts, first) if level == 1), stop]
     for begin, end in pairwise(edges):
         inner = (0, *cuts[begin - first + 1 : end - first])
-        least = min((level for level in inner if level), default=1) - 1
-        yield begin, end, tuple(level and level - least for level in inner)
+        lower_by = min((level for level in inner if level), default=1) - 1  # 0 if no cut lies inside the part
+        yield begin, end, tuple(level and level - lower_by for level in inner)
 
 
 def _slots(length: int) -> Iterator[int]:

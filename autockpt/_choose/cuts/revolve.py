@@ -17,7 +17,9 @@ from functools import lru_cache
 
 
 def fewest_runs(length: int, slots: int) -> int:
-    """Return the fewest runs of calls that all descents and replays of a run need together.
+    """Return how often calls are executed in total, at least, to replay a row of equal calls in parts.
+
+    Descents count as well as replays. A descent is a forward without saving, up to the boundary where a part begins.
 
     Args:
         length: number of calls in the run.

@@ -43,7 +43,9 @@ def make_menu(flow: Dataflow, *, kept_seconds: float = 0.0, deadline: Deadline =
         >>> [(way.held_bytes, way.recompute_seconds) for way in make_menu(flow)]
         [(10, 1.0), (2, 5.0)]
 
-    Source: the parametric programme of `min_cut.hull`. Exact for each price on bytes; two cuts a corner.
+    Source: the parametric programme of `min_cut.hull`. For every price of a held byte in seconds, a way with the lowest
+    sum of seconds and priced bytes is on the menu, unless the plain block has it. Two minimum cuts for each vertex of
+    the hull.
     """
     best: list[Decisions] = []
     corners = hull(flow, kept_seconds=kept_seconds, deadline=deadline)

@@ -73,9 +73,10 @@ class Ends:
         return [each for child in inside for each in self._split(child, long_seconds)]
 
     def of(self, call: int) -> list[int]:
-        """Return the calls that tensors of `call` may wait for, by when they end.
+        """Return the calls at whose end tensors of `call` may have left the device, in the order of their ends.
 
-        Shorter calls than those of the row (see `LONG`) are left out; calls that contain calls of the row are not.
+        These are the calls around `call`, and the later siblings of `call` and of the calls around it. Only calls of
+        the row (see `LONG`), and calls that contain one of the row, are returned.
         """
         found, around = set[int](), call
         while around > 0:

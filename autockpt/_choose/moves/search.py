@@ -130,7 +130,7 @@ class Search:
             columns = Columns(Judge(windowed)) if columns is None else _with_bases(columns, windowed)
             until = deadline.share(SHARE) if self._road is not None and not number else deadline
             searched = ilp.search(columns, start, budget_bytes, deadline=until, asked=solver)
-            among, found = self._with_time(searched, budget_bytes)
+            among, found = self._with_later_deadlines(searched, budget_bytes)
             if found.recompute_seconds < best.recompute_seconds:
                 known, best = among, found
             if deadline.passed or not (searched.recompute_seconds < before):
@@ -139,19 +139,24 @@ class Search:
             full += -APART if waits > LITTLE * (before - searched.recompute_seconds) else APART
         return known, best
 
-    def _with_time(self, solution: Solution, budget_bytes: int) -> tuple[Sequence[PlannedReplay], Solution]:
-        """Let moves end later while the peak allows it and the device waits no longer; return candidates and solution.
+    def _with_later_deadlines(self, solution: Solution, budget_bytes: int) -> tuple[Sequence[PlannedReplay], Solution]:
+        """Give copies to the host later deadlines, greedily, as long as the device waits no longer for that.
 
-        Only near the peak is there no memory for this.
+        A tensor then stays on the device longer. That is allowed while the peak stays in the budget: only near the peak
+        is there no memory for it.
+
+        Returns:
+            The chosen moves and their variants with later deadlines, as candidates; and the solution among these.
         """
         groups = [[self._replays[i], *self._later(self._replays[i])] for i in solution.chosen]
-        rows = [(number, place) for number, group in enumerate(groups) for place in range(len(group))]
-        numbers, among = {row: i for i, row in enumerate(rows)}, [groups[number][place] for number, place in rows]
-        problem, places = self._state(among), [0] * len(groups)
+        variants = [(number, variant) for number, group in enumerate(groups) for variant in range(len(group))]
+        numbers = {each: i for i, each in enumerate(variants)}
+        among = [groups[number][variant] for number, variant in variants]
+        problem, chosen_variant = self._state(among), [0] * len(groups)
         judge = Judge(problem)
 
         def plan() -> list[int]:
-            return [numbers[row] for row in enumerate(places)]
+            return [numbers[each] for each in enumerate(chosen_variant)]
 
         def waits() -> float:
             return more_seconds(self._road, [among[i] for i in plan()])
@@ -160,11 +165,11 @@ class Search:
         while least > 0.0 and better:
             better = False
             for number, group in enumerate(groups):
-                if places[number] + 1 < len(group):
-                    places[number] += 1
+                if chosen_variant[number] + 1 < len(group):
+                    chosen_variant[number] += 1
                     if judge.peak(plan()) <= budget_bytes and (now := waits()) <= least:
                         least, better = now, True
                     else:
-                        places[number] -= 1
+                        chosen_variant[number] -= 1
         chosen = judged(problem, plan(), solver=solution.solver, notes=solution.notes)
         return among, with_waits(self._road, among, chosen)

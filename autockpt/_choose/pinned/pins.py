@@ -87,7 +87,10 @@ def _saving(index: Index, again: dict[int, str]) -> dict[int, str]:
 
 
 def _whole_model(index: Index, again: dict[int, str]) -> tuple[dict[int, str], dict[int, PlannedReplay]]:
-    """Where the model itself is to be recomputed, name its calls instead, and what replays them as one run."""
+    """If the model itself is to be recomputed, return its calls in its place, and for each the replay of all as a run.
+
+    Else return `again` as it is, and no replays.
+    """
     if ROOT not in again:
         return again, {}
     run, pattern = whole_run(index), again[ROOT]
@@ -246,7 +249,7 @@ def _named(index: Index, node: int, pattern: str) -> str:
 
 
 def _outermost(index: Index, nodes: Iterable[int]) -> tuple[int, ...]:
-    """The nodes that lie in no other of them."""
+    """Return those of the nodes that lie inside no other one of these nodes."""
     found: list[int] = []
     for node in sorted(nodes):
         if not found or node >= index.nodes[found[-1]].stop:

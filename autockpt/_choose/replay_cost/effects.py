@@ -238,27 +238,38 @@ def _one_replay(
     twice: Mapping[int, Mapping[int, Copies]],
     snapshot: int,
 ) -> _OneReplay:
-    """Work out a replay at `tick` that fills the `needed` saves, each until its tick; adds to `held` as `restored`."""
+    """Work out one replay of a segment.
+
+    Args:
+        index: of the profile.
+        members: the calls.
+        tick: tick of backward at which it runs.
+        needed: the saves that it fills, each with the tick until which backward needs it.
+        left: what it does not run.
+        held: until when tensors are held for it. Tensors that functions left alone made are added, as by `restored`.
+        twice: tensors that exist in several copies in a replay, see `duplicated_in_replay`.
+        snapshot: bytes of the buffers that the calls change; held again while it runs.
+    """
     profile, saves, nodes, inside = index.profile, index.profile.saves, index.save_nodes, index.saves_of(members)
     alone = left.functions
     until = restored(index, members, needed, alone, held, twice)
     last = max(needed, key=lambda i: saves.pack[i])
     end = saves.pack[last]
     dead = [i for i in inside if i not in needed and nodes[i] not in alone]
-    away = index.units.away(members, tick) if len(members) > 1 else {}
-    peak_bytes = replay_peak(index, members, end, until, alone, dead, twice, away)
+    gathered = index.units.away(members, tick) if len(members) > 1 else {}  # parameters that it must gather first
+    peak_bytes = replay_peak(index, members, end, until, alone, dead, twice, gathered)
     if any(index.nodes[member].draws for member in members):  # a generator's state is read before the replay
         peak_bytes = max(peak_bytes, profile.generator_bytes)
     ends: dict[int, int] = defaultdict(int)
     for (tensor, _), release in until.items():
         ends[release] += index.bytes_of[tensor]
-    # What functions left alone save is packed too, though no replay makes it again.
-    packed = sum(saves.pack[i] <= end or nodes[i] in alone for i in inside)
-    computes, gathers = device_seconds(index, members, last, alone), sum(each.seconds for each in away.values())
-    host = host_work(index, members, end, packed, left)
+    # The pack hook also runs for what functions left alone save, and that takes host time.
+    n_packed = sum(saves.pack[i] <= end or nodes[i] in alone for i in inside)
+    computes, gathers = device_seconds(index, members, last, alone), sum(each.seconds for each in gathered.values())
+    host = host_work(index, members, end, n_packed, left)
     return _OneReplay(
         end=end,
-        seconds=computes + packed * index.host.save_seconds + host.around_seconds(index.host) + gathers,
+        seconds=computes + n_packed * index.host.save_seconds + host.around_seconds(index.host) + gathers,
         device_seconds=computes + gathers,
         host=host,
         restored=frozenset(tensor for tensor, _ in until),

@@ -64,10 +64,15 @@ def in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: K
 
 
 def _in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: Known) -> PlannedReplay | None:
+    """As `in_parts`, for a run that is cut.
+
+    The descent runs the calls up to the last part that restores anything. It ends where that part begins.
+    """
     every: dict[int, PlannedReplay | None] = {}
     for start, stop in parts_of(cuts):
         part = members[start:stop]
         own = tuple(each for each in inner if index.covers(part, each.members[0]))
+        # The level of a part's first call parts it from what comes before, and is no cut inside the part.
         every[start] = in_parts(index, part, (0, *cuts[start + 1 : stop]), own, known)
     found = {start: part for start, part in every.items() if part is not None}  # backward reads nothing of the others
     if not found:
@@ -78,9 +83,9 @@ def _in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: 
     tick = min(part.tick for part in parts)
     additions = [each for part in parts for each in part.additions]
     additions += [(index.bytes_of[tensor], tick, until) for tensor, until in given.items()]
-    there = sum(size for size, since, _ in additions if since == tick)
+    allocated_at_tick = sum(size for size, since, _ in additions if since == tick)
     peak_bytes = _descent_peak(index, descended, given, boundary) if descended else 0
-    additions += [(peak_bytes - there, tick, tick + 1)] if peak_bytes > there else []
+    additions += [(peak_bytes - allocated_at_tick, tick, tick + 1)] if peak_bytes > allocated_at_tick else []
     return PlannedReplay(
         members=members,
         alone=frozenset(),

@@ -56,7 +56,7 @@ NOTHING = UnitsLeft()
 def left_alone(
     index: Index, members: Members, idle: Collection[int], whole: Collection[int] | None = None
 ) -> UnitsLeft:
-    """Name what does not run again where some torch functions of a run are `idle`.
+    """Return the units that a replay must be told not to run, if some torch functions of a run are `idle`.
 
     Functions that the replay never reaches and that save nothing are left out: to name them would cost host time for
     no benefit.
@@ -70,7 +70,7 @@ def left_alone(
     given: dict[int, Collection[int]] = {f: (*index.reads(f), _OLDER) for f in idle}
     readers, left = _needs(index, members, given)
     calls = dict(_calls_as_units(index, members, left, set(idle), readers, whole))
-    if calls:
+    if calls:  # each is given its arguments, and not what its functions read: the replay may need other tensors
         for call, own in calls.items():
             given |= dict.fromkeys(own, tuple(each.tensor for each in index.nodes[call].arguments))
         readers, left = _needs(index, members, given)

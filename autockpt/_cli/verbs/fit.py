@@ -123,7 +123,7 @@ def fit(
 def _recorded(source: str, asked: Among | None, gpus: list[str], optimizer: str | None) -> tuple[Recorded, Profile]:
     """Record a step without running it; return what records it at other sizes, and its profile for the first device."""
     if asked is not None:
-        return _recorded_among(source, asked, gpus, optimizer)
+        return _recorded_on_one_rank(source, asked, gpus, optimizer)
     made = build(source)
     from ..._check.fits import first_of, recorded_by
     from ..._record.one_rank.rank import OnRank
@@ -134,8 +134,14 @@ def _recorded(source: str, asked: Among | None, gpus: list[str], optimizer: str 
         return recorded, first_of(recorded, gpus)
 
 
-def _recorded_among(source: str, asked: Among, gpus: list[str], optimizer: str | None) -> tuple[Recorded, Profile]:
-    """Do so on one rank of several, whose model is given up for that: other sizes are worked out."""
+def _recorded_on_one_rank(
+    source: str, asked: Among, gpus: list[str], optimizer: str | None
+) -> tuple[Recorded, Profile]:
+    """As `_recorded`, on one of several simulated ranks.
+
+    The model is not kept, so only the recorded batch size is returned. For other sizes `recorded` returns None, and
+    their steps are computed from the profile.
+    """
     timed: list[str | None] = [gpu for gpu in gpus if gpu_of(gpu).roofline is not None] or [None]
     found = dict(zip(timed, record_among(source, asked, timed, optimizer)[1], strict=True))
     first = next(iter(found.values()))

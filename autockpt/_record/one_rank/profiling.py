@@ -117,7 +117,7 @@ def profile(
             device=device,
             holds_outputs=holds_outputs,
         )
-    refuse_unplannable(model, inputs, mode, shard)
+    refuse_unfit_for_world_size(model, inputs, mode, shard)
     with world_of(world_size):
         made = built(model)
         made = replace(made, loss=loss or made.loss, optimizer=optimizer or made.optimizer, holds_outputs=holds_outputs)
@@ -125,7 +125,7 @@ def profile(
         return found
 
 
-def refuse_unplannable(build: object, inputs: object, mode: Mode | None, way: Way | None) -> None:
+def refuse_unfit_for_world_size(build: object, inputs: object, mode: Mode | None, shard: Way | None) -> None:
     """Refuse arguments that do not go with `world_size`.
 
     Raises:
@@ -138,8 +138,8 @@ def refuse_unplannable(build: object, inputs: object, mode: Mode | None, way: Wa
         )
     if mode not in (None, "fake"):
         raise ProfilingError(f"mode {mode!r} runs a step, and with world_size= the other ranks are not there: use fake")
-    if way not in (None, *get_args(Way)):
-        raise ProfilingError(f"unknown shard {way!r}; there is {', '.join(get_args(Way))}")
+    if shard not in (None, *get_args(Way)):
+        raise ProfilingError(f"unknown shard {shard!r}; there is {', '.join(get_args(Way))}")
 
 
 def built(build: Callable[[], Any]) -> OnRank:

@@ -130,8 +130,8 @@ def _scaled(at: dict[Place, float], plain: dict[Place, float] | None, recorded: 
         return Seconds(at=at, ops=recorded.ops, plain_seconds=plain_seconds)
     slower = plain["forward_end", 0] / forward if forward else 1.0
     at = {place: each * slower for place, each in at.items()}
-    ahead = min(1 / slower, 1.0) if slower else 1.0
-    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain["backward_end", 0], ahead=ahead)
+    device_share = min(1 / slower, 1.0) if slower else 1.0
+    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain["backward_end", 0], device_share=device_share)
 
 
 def _are_cheap(places: Sequence[Place], forward_seconds: float) -> bool:

@@ -180,7 +180,10 @@ class Flow:
 
     @cached_property
     def _made_elsewhere(self) -> dict[int, list[int]]:
-        """When operators made storages that the tape did not see, such as CPU tensors in a step on a GPU."""
+        """By storage, the ticks at which operators made it. Only of storages on devices that the tape does not see.
+
+        Such are those of CPU tensors in a step on a GPU.
+        """
         found: dict[int, list[int]] = defaultdict(list)
         for seen, span in zip(self.run.ops, self.ops, strict=True):
             given = set() if seen.name.startswith(LIFTS) else set(span.first.storages)

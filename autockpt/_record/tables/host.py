@@ -13,7 +13,10 @@ SEVERAL_FORWARDS = "its step has several forwards, of which only the first was l
 
 
 def host_seconds_of(seconds: Seconds, calls: Sequence[CallRecord], *, one_forward: bool) -> HostSeconds | None:
-    """Return the host's seconds, of equal calls the median; None where nothing was measured.
+    """Return the host's seconds in a plain step; None if nothing was measured.
+
+    Calls with the same signature share the median of their times. Where the host's time is not modelled, or its times
+    do not count, only the reason is returned.
 
     Args:
         seconds: what was measured.
@@ -34,5 +37,5 @@ def host_seconds_of(seconds: Seconds, calls: Sequence[CallRecord], *, one_forwar
         call_seconds=tuple(map(rounded, found)),
         forward_seconds=rounded(forward_seconds),
         backward_seconds=rounded(max(times.at["backward_end", 0] - times.at["forward_end", 0], 0.0)),
-        device_share=seconds.ahead,
+        device_share=seconds.device_share,
     )

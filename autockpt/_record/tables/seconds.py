@@ -16,8 +16,8 @@ class HostTimes:
 
     Attributes:
         at: seconds since the start of forward, by place: where calls begin and end, and where forward and backward do.
-        discarded: why they do not count; empty where they do.
-        alone: why there is no one host beside one device; empty where there is.
+        discarded: why they do not count; empty if they do.
+        alone: why host time is not modelled beside the device's, as with several streams. Empty if it is.
     """
 
     at: Mapping[Place, float]
@@ -35,14 +35,14 @@ class Seconds:
         ops: seconds of each operator in the recorded run; only their ratios count.
         plain_seconds: seconds of the whole step.
         host: times of the device's host; None where they are not known.
-        ahead: forward's seconds on a device whose host is ahead of it, over those of the plain step.
+        device_share: forward's seconds on a device whose host is ahead of it, over those of the plain step.
     """
 
     at: Mapping[Place, float]
     ops: tuple[float, ...]
     plain_seconds: float
     host: HostTimes | None = None
-    ahead: float = 1.0
+    device_share: float = 1.0
 
     def scaled(self, factor: float) -> Seconds:
         """Return the times of the same step, slower by a factor."""

@@ -94,7 +94,8 @@ class Observer:
         """Patch every module's forward and catch functions, operators and saves, until the context is left.
 
         Args:
-            in_place: see `patched_forwards`; the caller then passes the root's forward to `on_call` itself.
+            in_place: whether this is the user's own step. Then the root's forward is running already and is not
+                patched, so the caller passes it to `on_call`. See `patched_forwards`.
             hooked: makes the context that sets saved-tensor hooks; by default torch's `saved_tensors_hooks`.
         """
         hooks = (hooked or torch.autograd.graph.saved_tensors_hooks)(self._pack, self._unpack)

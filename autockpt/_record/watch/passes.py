@@ -26,9 +26,10 @@ class BackwardPasses:
         return kind
 
     def read(self, mark: Callable[[MarkKind, int], object]) -> None:
-        """Note that a saved tensor is read; mark it where another pass did so last, since the step's pass began.
+        """Note that a saved tensor is read. If another backward pass has read the previous one, mark a turn.
 
-        That is a pass inside the step's, as a tensor's hook may run, or the outer one, which goes on.
+        Then a nested backward has begun, as in a tensor's hook, or the outer one goes on. Reads before `begin` do not
+        count.
         """
         before, now = self._reading, private.running_backward()
         if now >= 0 and self._begun:

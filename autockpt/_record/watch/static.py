@@ -33,7 +33,7 @@ class StaticStorages:
         return storage is not None and storage() is not None
 
     def is_cast(self, tensor: torch.Tensor, *, fresh: bool) -> bool:
-        """Whether a tensor is a cast of one of them, as autocast makes and caches casts of parameters.
+        """Whether a tensor is a cast of a static tensor, as autocast makes and caches casts of parameters.
 
         Args:
             tensor: the tensor.

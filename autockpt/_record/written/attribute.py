@@ -286,7 +286,10 @@ def _walk(written: Written) -> list[_Seen]:
 
 
 def _tell(written: Written, number: int, live: dict[int, _Seen], seen: list[_Seen]) -> None:
-    """Note what storages are at a marker. What has a key there may be another storage later."""
+    """Note of storages what a marker tells: arguments of a later forward, casts, or an optimizer's state.
+
+    The marker names a storage by its key. Later another storage may have the same key.
+    """
 
     def at(key: int, size: int) -> _Seen:
         if key not in live:  # it stood before the step, where nobody saw it
@@ -316,7 +319,10 @@ def _over(written: Written) -> int:
 
 
 def _told_together(written: Written, seen: Sequence[_Seen], over: int) -> dict[_Seen, Whose]:
-    """Say whose are those that are told only by one another: buckets, what the loop makes again, graphs of failures."""
+    """Say whose the storages are that are recognized only by other storages.
+
+    These are buckets, what the loop makes anew for the next step, and graphs that a failed step left.
+    """
     stays = [each for each in seen if each.here and each.key not in written.elsewhere]
     after = [each for each in stays if each.born > over and each.bytes > NUMBER_BYTES]
     within = [each for each in (seen if written.views else stays) if each.may_stay and 0 <= each.born <= over]
@@ -357,7 +363,7 @@ def _told_alone(each: _Seen, written: Written, over: int) -> Whose:
 
 
 def _of_stood(each: _Seen, *, left: bool) -> Whose:
-    """Say whose is what stood before the step."""
+    """Say whose a storage is that was allocated before the step."""
     if each.held_by in ("model", "gradient"):
         return "model" if each.held_by == "model" else "left" if left else "gradient"
     if each.held_by == "model's objects":

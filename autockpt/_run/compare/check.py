@@ -222,13 +222,17 @@ class Check:
         return found
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
-        """Whether another replay makes the same as the one before. If not, a kernel is nondeterministic."""
+        """Run a second replay; return whether it makes the same as the first.
+
+        If it does not, a kernel is nondeterministic, and that is noted among the findings. Tensors on a CPU are not
+        looked at.
+        """
         made: list[tuple[Expected, Checksum | None]] = []
         for _, slot in wrong:
             expected = expected_in(slot)
             if expected is not None and slot.value is not None and not slot.value.is_cpu:
                 made.append((expected, expected.made))
-                slot.value = None
+                slot.value = None  # so the next replay fills it, and sets the checksum of what it makes
         if not made:  # CPU kernels are deterministic
             return True
         self.make(frame, last, backward).run()

@@ -243,7 +243,10 @@ class Replay:
         return entry
 
     def _hand_out(self, unit: UnitRun, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Fill the slots of a unit's arguments and return its result. Only a skipped unit may have to run."""
+        """Fill the slots of a unit's arguments, and return its result.
+
+        A kept unit does not run. A skipped one runs if this replay skips none.
+        """
         given, others = arguments_of(args, kwargs)
         generators = self.call.generators
         if others:

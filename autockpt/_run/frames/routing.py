@@ -182,7 +182,7 @@ def _function_member(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run a torch function of a parent's own code as a member."""
+    """Run a torch function that the own forward of `module` calls, as a member if the plan has it as one."""
     place = scope.table.members.get(key)
     if place is None or not torch.is_grad_enabled() or not _may_join(scope.table, place):
         return function(*args, **kwargs)
@@ -190,7 +190,8 @@ def _function_member(
     own = {id(buffer) for buffer in module._buffers.values()}
     state = ModuleState(None, (), [each for each in given if isinstance(each, nn.Parameter) or id(each) in own])
     state.devices.update(also_drawn_from())
-    # No replay runs a unit again. A member of which the plan knows the buffers changes none (see `Place`).
+    # A function that is known to change a buffer is never planned as a member (see `Place`). If `place.buffers` is
+    # known, there is nothing to check. Nor is there for a kept unit, which is not run again.
     unknown = key not in scope.table.units.kept and place.buffers is None
     every = set(map(id, module.buffers())) if unknown else ()
     buffers = [(each, each.detach().clone()) for each in given if id(each) in every]  # versions may miss a write

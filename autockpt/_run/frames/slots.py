@@ -134,7 +134,9 @@ class Slot:
             return self.tensor()
         if value._version != self._version:
             check_unchanged(value, self._version, "a tensor")
-        if self.frame.calls and _keeps_graph():  # mostly the frame has let its calls go
+        # If this backward keeps the graph, the value is dropped now: a later backward replays again (rule 2). If the
+        # frame has let its calls go, as it mostly has, it cannot replay again. Then the value stays.
+        if self.frame.calls and _keeps_graph():
             backward = private.keeping_backward()
             if backward >= 0:
                 self.value, self.given = None, backward

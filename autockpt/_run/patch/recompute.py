@@ -129,7 +129,8 @@ def _handle(function: Callable[..., Any], key: str, state: ReachedState) -> Hand
     """Return what is known of a function.
 
     It is known by its code, the first module that it closes over or is given, the code of the functions there, and the
-    numbers and objects that it closes over. Where these are others in every call, all calls count as one function's.
+    numbers and objects that it closes over. These may differ in every call: once `MOST_KNOWN` are known, all new ones
+    count as one function.
     """
     code, modules = _code(function), [each for each in state.whole if isinstance(each, nn.Module)]
     about: Any = thread.functions.setdefault(code, weakref.WeakKeyDictionary())

@@ -195,6 +195,7 @@ class _Targets:
             )
 
     def _add_unit(self, segment: Segment, key: str, kept: bool, members: list[nn.Module]) -> None:
+        """Take up a unit of a segment, which is kept or else skipped. Refuse one that is not inside the segment."""
         call, function = split_key(key)
         module = self.modules[name_of(call)]
         self.units[self._key(key)] = kept

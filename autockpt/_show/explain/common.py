@@ -127,7 +127,10 @@ def why_one_clock(plan: Plan, profile: Profile) -> str:
 
 
 def optimizer_step(profile: Profile, in_unit: Callable[[int], str]) -> Iterator[tuple[str, str, str]]:
-    """Yield what an optimizer's step needs, its peak if that is something, and what a fused one would change."""
+    """Yield rows of label, figure and note: what the optimizer's step allocates.
+
+    If it allocates anything, a second row has the level that it reaches, and its note that level with ``fused=True``.
+    """
     if profile.optimizer:
         needed = in_unit(profile.optimizer_step_bytes)
         yield "predicted optimizer step", needed, f"beside its state: {profile.optimizer}"

@@ -66,7 +66,9 @@ def follow(profile: Profile, plan: Plan) -> Course:
     if not timed:
         knots = [(0, 0.0), (profile.ticks, profile.ticks * TICK_SECONDS)]
     ticks, plain = np.array(knots, np.float64).T
-    replays = sorted(  # the first addition is the replay itself
+    # A candidate's first addition is the peak of its own replay, which begins where the addition begins. If the replay
+    # goes in parts, it is the peak of the part that comes first in forward.
+    replays = sorted(
         (planned.edges[each.additions[0].start], each.recompute_seconds) for each in planned.problem.candidates
     )
     delays = np.cumsum([0.0, *(seconds for _, seconds in replays)])

@@ -35,9 +35,9 @@ def apart(tensor: Tensor) -> Apart | None:
     if type(tensor) is Tensor:
         return _strided_nested(tensor) if tensor.is_nested else None
     if is_distributed(tensor):
-        return _nested([here(tensor)], like(tensor))
+        return _apart_recursively([here(tensor)], like(tensor))
     if (present := here(tensor)) is not tensor:  # a result of a collective that has arrived
-        return _nested([present], lambda parts: parts)
+        return _apart_recursively([present], lambda parts: parts)
     wrapper: Any = tensor
     return _traceable(wrapper) if is_traceable_wrapper_subclass(wrapper) else None
 
@@ -63,7 +63,7 @@ def _traceable(wrapper: Any) -> Apart | None:
         made: Tensor = kind.__tensor_unflatten__(again, context, size, stride)
         return made.detach() if made.requires_grad else made
 
-    return _nested([every[name] for name in inner], make)
+    return _apart_recursively([every[name] for name in inner], make)
 
 
 def _strided_nested(tensor: Tensor) -> Apart:
@@ -86,8 +86,13 @@ def _ties(tensor: Tensor, tied: bool) -> bool:
     return tied and not tensor.is_floating_point() and not tensor.is_complex()
 
 
-def _nested(parts: list[Tensor], make: Callable[..., Tensor]) -> Apart:
-    """Take apart what is inside as well: a wrapper may wrap others."""
+def _apart_recursively(parts: list[Tensor], make: Callable[..., Tensor]) -> Apart:
+    """Take apart a wrapper's inner tensors too, which may be wrappers themselves.
+
+    Args:
+        parts: the inner tensors.
+        make: makes the wrapper of them. What is returned first makes the inner wrappers again, then calls this.
+    """
     deeper = [apart(part) for part in parts]
     found: list[Tensor] = []
     for part, each in zip(parts, deeper, strict=True):

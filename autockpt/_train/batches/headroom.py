@@ -122,7 +122,10 @@ def grown(
 
 
 def _fake_pairs(begins: Forward, shapes: Shapes, larger: Shapes, loss: Loss | None) -> list[tuple[str, int, int]]:
-    """Return the origin of each tensor and its bytes in two fake recordings; none where they do not run, or differ."""
+    """Return for each tensor of two fake recordings its origin, and its bytes in the first and in the second.
+
+    Return nothing if fake tensors do not run through the model, or if the recordings do not have the same tensors.
+    """
     try:
         with _bare(begins), quiet_fake_tensors():
             small, large = (_sizes(_fake(begins, each, loss)) for each in (shapes, larger))

@@ -57,8 +57,8 @@ class Decision:
 def step_begins(state: StepState, seen: StepBegins) -> tuple[StepState, Decision]:
     """Decide how the step that begins runs.
 
-    A step with more forwards than plans cover is recorded when it is due again, if such steps come at regular
-    intervals: as it begins, it looks like the others.
+    Some steps make more forwards or backwards than any plan covers. Their first forward does not show this. If they
+    come at a fixed interval, the next one is the step number `state.due`. That step is recorded from its beginning.
     """
     last, number = seen.last, state.number + 1
     due = number == state.due and not state.exhausted
@@ -120,8 +120,11 @@ def step_grows(state: StepState) -> StepState:
 
 
 def step_ends(state: StepState, seen: StepEnds) -> tuple[StepState, list[str]]:
-    """Learn of a step that is over; return the warnings that follow too."""
-    if seen.report.faults:
+    """Learn of a step that is over; return the state with what was learnt, and the warnings that follow.
+
+    If a step was looked for that no plan covers, and this step is recorded and is of that kind, all plans are dropped.
+    """
+    if seen.report.faults:  # calls that replays could not reproduce: the next plan leaves them alone
         state = replace(state, faults={**state.faults, **seen.report.faults})
     warnings: list[str] = []
     for rule in (_compared, _recorded, _timed, _counted):

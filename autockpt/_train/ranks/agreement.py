@@ -77,7 +77,7 @@ class Agreement:
     """
 
     def __init__(self, request: Request) -> None:
-        self._request, self._over = request, False
+        self._request, self._ended = request, False
         self._ranks: Ranks = One()
         self._own: Exception | None = None  # the error of this rank
         self._hashed: tuple[Plan, str] | None = None  # a plan, and what tells it from others
@@ -87,7 +87,7 @@ class Agreement:
     @property
     def waits(self) -> bool:
         """Whether other ranks wait for this one as each step begins."""
-        return not self._over and self.several
+        return not self._ended and self.several
 
     @property
     def several(self) -> bool:
@@ -107,7 +107,7 @@ class Agreement:
 
     def meets(self, model: nn.Module) -> bool:
         """Whether other ranks wait for this one as the step that begins does."""
-        return not self._over and self.opens(model)
+        return not self._ended and self.opens(model)
 
     def begins(
         self,
@@ -146,7 +146,7 @@ class Agreement:
         try:
             follows = self._agree(value, self._agreed, parting=not self.runs_collectives)
         except Parted as parted:
-            self._over = True
+            self._ended = True
             raise failed or parted from None
         return follows if able else "go on"
 
@@ -164,7 +164,7 @@ class Agreement:
             found = prepare()
         except Exception as error:  # whatever it is, the others must not wait for this rank
             self._own, said = error, plain_error(error, "began a step")
-        if self._over and found is not None:  # this rank has left meanwhile, and has told the others
+        if self._ended and found is not None:  # this rank has stopped planning meanwhile, and has told the others
             return found
         try:
             self._agree(said, self._raise_first)
@@ -209,7 +209,8 @@ class Agreement:
             except (Infeasible, TooCostly):
                 if not self._gathers:
                     raise
-            self.runs_collectives, self._over, self._own = True, False, None  # all plan again, with replays that gather
+            # All ranks plan again, with replays that gather.
+            self.runs_collectives, self._ended, self._own = True, False, None
         return self._one_plan(needy, make, adopt)
 
     def _own_plan(self, first: int, make: Callable[[], Ready], adopt: Callable[[Plan, str], Ready | None]) -> Ready:
@@ -217,7 +218,7 @@ class Agreement:
         ready, said, told = self._made_by(first, make)
         if (plan := self._plan_of(told, first)) is not None:
             ready, said = self._tried(lambda: adopt(plan, "") or make())
-        self._over = True
+        self._ended = True
         self._agree(said, self._raise_first)
         assert ready is not None
         return ready
@@ -251,8 +252,8 @@ class Agreement:
 
     def leave(self, why: str, error: BaseException | None = None) -> None:
         """Tell the other ranks, which may wait, `why` this one makes no plan; with its `error`, if there is one."""
-        over, self._over = self._over, True
-        if not over and self.several:
+        ended_before, self._ended = self._ended, True
+        if not ended_before and self.several:
             words = why if error is None else f"{why} ({told_as(error)})"
             with contextlib.suppress(RuntimeError):  # the process group is gone: nobody listens, and `error` counts
                 self._ranks.tell({"left": words, "failed": error is not None})
@@ -264,12 +265,22 @@ class Agreement:
         return self._hashed[1]
 
     def _agree(self, value: Any, choose: Choose[V], *, parting: bool = False) -> V:
-        """Agree as `Ranks.agree` does. If a rank has left, raise on all: `NotApplicable` if it failed, else `Left`."""
+        """Agree as `Ranks.agree` does. If a rank has stopped planning, the ranks agree no more, and all raise.
+
+        Args:
+            value: what this rank says.
+            choose: makes one result of what all ranks say.
+            parting: whether to wait only a short time, since a rank may never come.
+
+        Raises:
+            NotApplicable: a rank stopped because it failed.
+            StoppedPlanning: a rank stopped for another reason.
+        """
 
         def chosen(every: Sequence[Any]) -> V:
-            if left := left_of(self._ranks.members, every):
-                self._over = True
-                raise left
+            if stopped := left_of(self._ranks.members, every):
+                self._ended = True
+                raise stopped
             return choose(every)
 
         return self._ranks.agree(value, chosen, parting=parting)
@@ -278,7 +289,7 @@ class Agreement:
         """Return how a step begins on the ranks that can plan or have a plan."""
         self._raise_first(every)
         if unequal := unequal_of(self._ranks.members, every):
-            self._over = True
+            self._ended = True
             raise unequal
         self.refused = {call: why for each in every for call, why in each["refused"].items()}
         if not all(each["able"] for each in every):
@@ -302,5 +313,5 @@ class Agreement:
 
     def _raise_first(self, every: Sequence[Mapping[str, Any]]) -> None:
         """Raise the first rank's error, if there is any. Then the ranks agree no more."""
-        self._over = self._over or any("error" in each for each in every)
+        self._ended = self._ended or any("error" in each for each in every)
         refuse_failed(self._ranks, every, self._own)

@@ -15,7 +15,7 @@ from ..._calls.roots import roots
 from ..._choose.early import find_early
 from ..._data.errors import NotApplicable
 from ..._ranks import Parted
-from ..._ranks.errors import Left
+from ..._ranks.errors import StoppedPlanning
 from ..._ranks.fsdp import units
 from ..._ranks.pipeline import Pipeline
 from ..._record.optimizers.steps import OptimizerSteps
@@ -80,7 +80,7 @@ class RanksStarter(StepStarter):
     def _agreed(
         self, state: StepState, decision: Decision, seen: StepBegins, begins: Forward
     ) -> tuple[StepState, Decision]:
-        """Agree with the other ranks on what to do. If a rank has left, there is no plan from now on."""
+        """Agree with the other ranks on what to do. If a rank has stopped planning, there is no plan from now on."""
         history, agreement, follows = state.history, self._agreement, "go on"
         under = decision.ready.plan if decision.ready is not None else None
         early = history.timed and history.current is None and not agreement.runs_collectives
@@ -88,8 +88,8 @@ class RanksStarter(StepStarter):
         failed, self._no_room = self._no_room, None
         try:
             follows = agreement.begins(begins.model, able=able, under=under, refused=history.refused, failed=failed)
-        except Left as left:
-            self.stop(begins.model, str(left))
+        except StoppedPlanning as stopped:
+            self.stop(begins.model, str(stopped))
         except Parted as parted:
             self.warn.once(str(parted))
         except AutockptError:
@@ -134,8 +134,8 @@ class RanksStarter(StepStarter):
             return start()
         try:
             return self._agreement.together(start)
-        except Left as left:
-            self.stop(begins.model, str(left))
+        except StoppedPlanning as stopped:
+            self.stop(begins.model, str(stopped))
             return self._as_it_comes(state, decision)
 
     def chosen(self, wanted: PlanOrder) -> Ready:
@@ -189,7 +189,7 @@ class RanksStarter(StepStarter):
         super().close()
 
     @property
-    def whole(self) -> bool:
+    def lasts_until_optimizer(self) -> bool:
         return self._pipeline.there
 
     def is_step(self, model: nn.Module, root: nn.Module) -> bool:
@@ -200,7 +200,7 @@ class RanksStarter(StepStarter):
 
         None may if a replay runs collectives, or finds its parameters gathered only once backward has begun.
         """
-        if not self.whole or self._agreement.runs_collectives or units(model) or ready.others:
+        if not self.lasts_until_optimizer or self._agreement.runs_collectives or units(model) or ready.others:
             return frozenset()
         return find_early(ready.profile, ready.plan)
 
@@ -216,5 +216,5 @@ class RanksStarter(StepStarter):
             self.give_up(model)
             raise
 
-    def over(self) -> None:
+    def end_early_replays(self) -> None:
         self._early.end()
