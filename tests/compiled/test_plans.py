@@ -208,7 +208,7 @@ def test_graphs_that_look_alike_are_cut_as_the_plan_counts() -> None:
     assert all(torch.equal(one, other) for one, other in zip(left, plain_left, strict=True))
 
 
-@pytest.mark.parametrize("by", [0.6, 0.9, 1.0, 1.05])
+@pytest.mark.parametrize("by", [1.0, *(pytest.param(by, marks=pytest.mark.sweep) for by in (0.6, 0.9, 1.05))])
 def test_plans_are_held_to_what_generated_code_is_read_to_hold(by: float) -> None:
     """Whatever share of the prediction that is: three plans at most are tried, and the cheapest within is taken."""
     torch.compiler.reset()
@@ -232,6 +232,7 @@ def test_plans_are_held_to_what_generated_code_is_read_to_hold(by: float) -> Non
     assert told.value.minimum_bytes == lowest.peak_bytes
 
 
+@pytest.mark.sweep
 def test_the_lowest_plan_is_tried_before_a_budget_is_refused() -> None:
     """Where code stood above what graphs say, the same plan was chosen again, and the budget refused."""
     torch.compiler.reset()

@@ -232,3 +232,19 @@ def test_dropout_that_cudnn_draws_is_in_no_generator(layers: int, dropout: float
     if draws:
         with pytest.raises(NotApplicable, match="cuDNN draws"):
             install(model, Plan.of(["0"]))
+
+
+def adds_in_place(own: Told, x: Tensor) -> Any:
+    """Reads a buffer in a function that saves none of it, and moves it afterwards."""
+    out = torch.addcmul(own.average, own.linear(x), x).sin()
+    with torch.no_grad():
+        own.average.mul_(0.9).add_(out.detach().mean(0))
+    return out
+
+
+def test_a_function_is_refused_that_is_given_a_buffer_which_moves_later() -> None:
+    """As a call is: its replay would read what the buffer has become."""
+    model = with_linear(adds_in_place, average=torch.zeros(WIDTH))
+    profile = autockpt.profile(model, torch.randn(16, WIDTH))
+    with pytest.raises(autockpt.PinError, match="is given a buffer that is changed in place later"):
+        autockpt.solve(profile, "1GB", solver="none", recompute="*/addcmul")
