@@ -191,3 +191,15 @@ def test_what_a_batch_makes_the_model_say_is_cut_short() -> None:
             raise ValueError("no such shape " * 1000)
 
     refused(partial(autockpt.profile, Talks(), (BATCH,) * 40), "forward raised ValueError")
+
+
+def test_an_overhead_in_percent_is_a_slip() -> None:
+    """A ratio is asked for: 15 would be fifteen plain steps more in each one."""
+    model = torch.nn.Linear(4, 4)
+    said = refused(lambda: autockpt.apply(model, max_overhead=15), "did you mean 0.15", autockpt.BudgetError)
+    assert "The most that is looked for is 5" in said
+    assert autockpt.apply(model, max_overhead=1.5) is model
+
+
+def test_a_model_is_no_step_to_measure() -> None:
+    refused(lambda: autockpt.measure(torch.nn.Linear(4, 4)), "give a function that runs a step")

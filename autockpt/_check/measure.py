@@ -83,7 +83,8 @@ def measure(step: Callable[[], object], *, device: torch.device | str | None = N
         >>> autockpt.measure(lambda: model(batch).sum().backward()).step_bytes >= 64 * 64 * 4
         True
     """
-    if not callable(step):
+    given: object = step
+    if not callable(given) or isinstance(given, torch.nn.Module):
         raise ProfilingError(
             f"step is {shown(step)}; give a function that runs a step, such as lambda: model(batch).sum().backward()"
         )

@@ -13,20 +13,16 @@ import click
 from click.shell_completion import CompletionItem
 
 from .._data import shipped
-from .._data.goal import Goal
+from .._data.goal import Goal, refuse_percent
 from .._data.hardware.devices import gpu_of, named
 from .._data.hardware.rooflines import ROOFLINES
 from .._data.offload import Offload
 from .._data.profile import Profile
 from .._data.text.amounts import MOST_BYTES
-from ..solvers.errors import BudgetError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DPI = 150  # of plots
-
-MOST_OVERHEAD = 5.0
-"""A ratio. A higher one is a slip: percent, where a ratio is asked for."""
 
 BY_DEFAULT = {"solver": "auto", "seconds": 3.0}
 
@@ -169,18 +165,8 @@ def refuse_unclear(*budgets: int | str | None, max_overhead: float | None = None
             Goal.of(budget, total_bytes=MOST_BYTES)  # of whichever device
     if max_overhead is not None:
         Goal.of(None, max_overhead)
-        _refuse_percent(max_overhead)
+        refuse_percent(max_overhead)
     Offload.read(offload)
-
-
-def _refuse_percent(max_overhead: float) -> None:
-    """Refuse so high an overhead that percent were meant."""
-    if max_overhead > MOST_OVERHEAD:
-        meant = f"did you mean {max_overhead / 100:g}" if max_overhead <= 100 * MOST_OVERHEAD else "0.15 is 15 %"
-        raise BudgetError(
-            f"a recompute overhead of {max_overhead:g} is that many plain steps more in each one; {meant}? The most "
-            f"that is looked for is {MOST_OVERHEAD:g}"
-        )
 
 
 def device_bytes(profile: Profile) -> int | None:

@@ -30,6 +30,9 @@ that the module's code calls, and an empty name means the model. One alone may b
 SECONDS = 3.0
 """How long a solver searches where nobody says."""
 
+MOST_OVERHEAD = 5.0
+"""Of plain steps; who asks for a higher overhead means percent."""
+
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is asked of a plan: exactly one of a budget and a recompute overhead.
@@ -199,12 +202,28 @@ def refuse_no_seconds(given: object) -> None:
         raise BudgetError(f"a solver searches for a number of seconds such as 3.0, and not for {shown(given)}")
 
 
-def refuse_slip(budget: object) -> None:
-    """Refuse a budget for a model that is a slip: text without a unit, and fewer bytes than any model has.
+def refuse_percent(max_overhead: float) -> None:
+    """Refuse so high an overhead that percent were meant.
+
+    Raises:
+        BudgetError: it is so high.
+    """
+    if MOST_OVERHEAD < max_overhead <= sys.float_info.max:
+        meant = f"did you mean {max_overhead / 100:g}" if max_overhead <= 100 * MOST_OVERHEAD else "0.15 is 15 %"
+        raise BudgetError(
+            f"a recompute overhead of {max_overhead:g} is that many plain steps more in each one; {meant}? The most "
+            f"that is looked for is {MOST_OVERHEAD:g}"
+        )
+
+
+def refuse_slip(budget: object, max_overhead: object = None) -> None:
+    """Refuse what is a slip for a model: a budget without a unit or below what any has, an overhead in percent.
 
     Raises:
         BudgetError: it is one.
     """
+    if _is_number(max_overhead):
+        refuse_percent(max_overhead)
     if isinstance(budget, str) and re.fullmatch(r"\s*[1-9][0-9]{0,19}(\.[0-9]{0,9})?\s*", budget, re.ASCII):
         number = budget.strip()
         raise BudgetError(

@@ -217,7 +217,7 @@ def goal_for(model: nn.Module, budget: int | str | None, max_overhead: float | N
     Raises:
         BudgetError: the budget cannot be read, has no unit, or is only a few bytes.
     """
-    refuse_slip(budget)
+    refuse_slip(budget, max_overhead)
     parameter = next(model.parameters(), None)
     if parameter is None:
         return Goal.of(budget, max_overhead)

@@ -31,7 +31,7 @@ class BudgetOfTraining:
         # A slip shows where it is made, and not once the data is loaded.
         inspect.signature(autockpt.apply).bind(None, budget, **options)
         if options.get("plan") is None:
-            refuse_slip(budget)
+            refuse_slip(budget, options.get("max_overhead"))
             autockpt.Goal.of(budget, options.get("max_overhead"), total_bytes=1)
         elif budget is not None or options.get("max_overhead") is not None:
             raise autockpt.BudgetError("give either a budget, or max_overhead, or a plan, and only one of them")

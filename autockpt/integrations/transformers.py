@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from autockpt import NotApplicable
+
 from .held import BudgetOfTraining
 
 
@@ -46,7 +48,15 @@ class TrainerBudget(TrainerCallback):  # type: ignore[misc]
 
         Returns:
             The trainer.
+
+        Raises:
+            NotApplicable: it is no trainer.
         """
+        if not hasattr(trainer, "callback_handler"):
+            raise NotApplicable(
+                f"add_to takes a trainer, such as transformers.Trainer, and this is a {type(trainer).__name__}; "
+                "a model takes a budget by autockpt.apply(model, budget)"
+            )
         trainer.callback_handler.callbacks.insert(0, self)
         return trainer
 

@@ -104,6 +104,11 @@ def test_a_model_that_has_a_plan_is_refused() -> None:
         loop.train()
 
 
+def test_a_callback_is_added_to_a_trainer() -> None:
+    with pytest.raises(autockpt.NotApplicable, match=r"add_to takes a trainer.*this is a Sequential"):
+        TrainerBudget("1GB").add_to(chain(2))
+
+
 @pytest.mark.parametrize("budget", ["8 gigs", "24", None, -3])
 def test_a_slip_shows_where_it_is_made(budget: Any) -> None:
     with pytest.raises(autockpt.BudgetError):

@@ -251,7 +251,10 @@ def test_a_part_that_is_to_be_held_to_a_budget_of_its_own_is_refused_and_the_who
 def test_a_whole_of_which_a_part_is_held_to_a_budget_already() -> None:
     model = Around()
     autockpt.apply(model.inner, "1GB")
-    with pytest.raises(autockpt.NotApplicable, match=r"a part already, 'inner'\. Remove that first"):
+    with pytest.raises(
+        autockpt.NotApplicable,
+        match=r"a part already, 'inner'\. Take it off first: autockpt\.remove\(model\.get_submodule\('inner'\)\)",
+    ):
         autockpt.apply(model, "1GB")
     autockpt.remove(model.inner)
     autockpt.apply(model, "1GB")

@@ -218,7 +218,11 @@ def as_applied(model: nn.Module) -> nn.Module:
 def _refuse_governed_parts(root: nn.Module) -> None:
     parts = [name for name, module in root.named_modules() if name and governor_of(module) is not None]
     if parts:
-        raise NotApplicable(f"a budget is applied to a part already, {listed(parts)}. Remove that first.")
+        more = ", with those that it was planned together with" if len(parts) > 1 else ""
+        raise NotApplicable(
+            f"a budget is applied to a part already, {listed(parts)}. Take it off first{more}: "
+            f"autockpt.remove(model.get_submodule({parts[0]!r}))"
+        )
 
 
 def _refuse_replicas(model: nn.Module) -> None:

@@ -164,7 +164,8 @@ def _nothing_on(model: nn.Module) -> str:
     """Say that nothing is applied to a model; where it is a wrapper or was wrapped, what hides it."""
     for name, part in model.named_modules():
         if name and installed_on(part) is not None:
-            return f"{title(model)} has the model with a plan inside: autockpt.report(model.{name})"
+            inside = f"model.{name}" if name.replace(".", "").isidentifier() else f"model.get_submodule({name!r})"
+            return f"{title(model)} has the model with a plan inside: autockpt.report({inside})"
     if any("forward" in vars(root) for root in roots(model).values()):
         return (
             f"nothing is applied to {title(model)}, or its forward was replaced since by one without __wrapped__, "
