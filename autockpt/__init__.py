@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from ._data.frontier import Frontier as Frontier
     from ._data.goal import Goal as Goal
     from ._data.offload import Offload as Offload
-    from ._data.plan import CompiledPlan as CompiledPlan, Plan as Plan, Refusal as Refusal, Segment as Segment
+    from ._data.compiled_plan import CompiledPlan as CompiledPlan
+    from ._data.plan import Plan as Plan, Refusal as Refusal, Segment as Segment
     from ._data.profile import Profile as Profile
     from ._data.timeline import MemoryStep as MemoryStep, MemoryTimeline as MemoryTimeline, PeakParts as PeakParts
     from ._record.one_rank import profile as profile
@@ -74,7 +75,8 @@ _HOME = {
     "_data.frontier": ("Frontier",),
     "_data.goal": ("Goal",),
     "_data.offload": ("Offload",),
-    "_data.plan": ("CompiledPlan", "Plan", "Refusal", "Segment"),
+    "_data.compiled_plan": ("CompiledPlan",),
+    "_data.plan": ("Plan", "Refusal", "Segment"),
     "_data.profile": ("Profile",),
     "_data.timeline": ("MemoryStep", "MemoryTimeline", "PeakParts"),
     "_record.one_rank": ("profile",),
@@ -130,7 +132,7 @@ def __getattr__(name: str) -> object:
             f"autockpt.{name} takes torch, which is not installed; install it by: pip install torch"
         ) from None
     if name in _DOORS:
-        from ._data.door import door
+        from ._data.text.door import door
 
         value = door(value)
     globals()[name] = value

@@ -54,13 +54,13 @@ from autockpt._compiled.step import JointStep
 from autockpt._compiled.step import Operator as JointOperator
 from autockpt._compiled.step import levels as joint_levels
 from autockpt._data import files as data_files
+from autockpt._data.compiled_plan import JointGraph
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.hardware.devices import DEVICES, UnknownDevice, gpu_of, of_memory
 from autockpt._data.hardware.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.hardware.devices import named as named_device
 from autockpt._data.hardware.paces import QUEUE, host_mode, paces_of
 from autockpt._data.hardware.rooflines import IDLE_HOST, ROOFLINES, HostCosts
-from autockpt._data.plan import JointGraph
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
 from autockpt._data.shipped import read as read_shipped

@@ -16,8 +16,8 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
+from .._data.compiled_plan import CompiledPlan, JointGraph
 from .._data.errors import NotApplicable
-from .._data.plan import CompiledPlan, JointGraph
 from .._torch.private import compiling as private
 from .reading import Traced, forward_of, storages_of
 

@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 from .._calls.values import tensors
+from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._data.goal import Goal
-from .._data.plan import CompiledPlan
 from .._record.optimizers.memory import OptimizerMemory, Optimizers
 from .._record.optimizers.steps import OptimizerSteps
 from .._torch import private as torch_private

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from .._calls.values import tensors
+from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
-from .._data.plan import CompiledPlan
 from .._record.watch.routing import Given
 from .._record.watch.storage_tape import StorageTape
 from .._torch.private.compiling import CompileSettings

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from .. import __version__
-from .._data.plan import CompiledPlan, JointGraph
+from .._data.compiled_plan import CompiledPlan, JointGraph
 from .._torch.private import compiling as private
 from .cut import cut, signature
 from .plan import make_plan

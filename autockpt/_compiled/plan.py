@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .._data.plan import CompiledPlan, JointGraph
+from .._data.compiled_plan import CompiledPlan, JointGraph
 from ..solvers import least_peak, solve
 from ..solvers.deadline import Deadline
 from ..solvers.errors import Infeasible

@@ -13,10 +13,11 @@ from torch import nn
 
 from .._calls.pin_names import refuse_unclear_pins
 from .._calls.roots import Models, Together, as_one, roots
+from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins, refuse_slip
 from .._data.offload import Offload
-from .._data.plan import CompiledPlan, Plan
+from .._data.plan import Plan
 from .._data.text import terminal
 from .._ranks.refuse import refuse_foretold, refuse_sharded
 from .._record.alive import alive

@@ -9,11 +9,12 @@ import msgspec
 import torch
 
 from .._choose.pinned.pins import refuse_pins
+from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._data.files import decode, read
 from .._data.goal import Patterns
 from .._data.offload import Offload, is_rated
-from .._data.plan import CompiledPlan, Plan, refuse_no_plan
+from .._data.plan import Plan, refuse_no_plan
 from .._ranks.by_hand import put_on_together
 from .._ranks.layers import refuse_no_parts
 from .._ranks.refuse import refuse_parts, refuse_units

@@ -9,9 +9,10 @@ import torch
 
 from ..._calls.roots import OneStep, Together, roots
 from ..._choose.pinned.pins import refuse_pins
+from ..._data.compiled_plan import CompiledPlan
 from ..._data.errors import NotApplicable
 from ..._data.goal import Patterns
-from ..._data.plan import CompiledPlan, refuse_no_plan
+from ..._data.plan import refuse_no_plan
 from ..._record.step import refuse_other
 from ..._run.patch.install import installed_plan
 from ...solvers.errors import BudgetError

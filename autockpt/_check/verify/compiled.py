@@ -13,7 +13,7 @@ from torch import nn
 
 from ..._calls.roots import title
 from ..._compiled.hold import CompiledHold
-from ..._data.plan import CompiledPlan
+from ..._data.compiled_plan import CompiledPlan
 from ..._record.aside.sandbox import Sandbox
 from ..._record.loss import sum_of_outputs
 from ..._record.step import TrainingStep, training_step

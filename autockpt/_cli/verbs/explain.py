@@ -8,11 +8,12 @@ from typing import NamedTuple, TypeAlias
 
 import click
 
-from ..._data.door import door
+from ..._data.compiled_plan import CompiledPlan
 from ..._data.frontier import Frontier
-from ..._data.plan import CompiledPlan, Plan
+from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.text.document import require_matplotlib
+from ..._data.text.door import door
 from ..._show.page import Page
 from ...solvers.units import at_least
 from .. import options, solving

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from ..._data.door import door
 from ..._data.profile import Profile
+from ..._data.text.door import door
 from .. import options, solving
 from ..recording import HowRecorded, left_to_measure, recording
 from ..screen import progress

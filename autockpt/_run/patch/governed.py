@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 
 from ..._calls.found.reference import Reference
 from ..._calls.values import tensors
-from ..._data.door import bare
+from ..._data.text.door import bare
 from ..._torch import private
 from ...solvers.errors import AutockptError
 from ..frames.routing import GONE, patched_forward

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..._data.plan import CompiledPlan
+from ..._data.compiled_plan import CompiledPlan
 from ..._data.text.keys import label
 from ..._train.messages.spoken import BESIDE_OWN
 from ...solvers.units import format_bytes, format_seconds

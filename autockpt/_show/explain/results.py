@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..._data.plan import CompiledPlan
+from ..._data.compiled_plan import CompiledPlan
 from ..._data.profile import Profile
 from ..._data.timeline import PeakParts
 from ...solvers.units import format_bytes, format_like, format_seconds, is_decimal

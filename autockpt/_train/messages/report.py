@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from torch import nn
 
 from ..._calls.roots import Models, as_one, roots, title
+from ..._data.compiled_plan import CompiledPlan
 from ..._data.errors import NotApplicable
-from ..._data.plan import CompiledPlan, Plan
+from ..._data.plan import Plan
 from ..._data.text.document import Document
 from ..._run.compare.checks import ReplayChecks
 from ..._run.frames.table import Handle

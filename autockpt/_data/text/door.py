@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from ..solvers.errors import AutockptError, Infeasible
-from .text.terminal import VARIABLE
+from ...solvers.errors import AutockptError, Infeasible
+from .terminal import VARIABLE
 
 P = ParamSpec("P")
 R = TypeVar("R")
