@@ -236,6 +236,7 @@ def test_the_make_targets_exist(line: str) -> None:
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # as torch imports its compiler
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_examples_in_docstrings_run(room: str) -> None:
     names = [name for name in MODULES if name.split(".")[1] == room]
