@@ -198,7 +198,7 @@ def test_an_overhead_in_percent_is_a_slip() -> None:
     model = torch.nn.Linear(4, 4)
     said = refused(lambda: autockpt.apply(model, max_overhead=15), "did you mean 0.15", autockpt.BudgetError)
     assert "The most that is looked for is 5" in said
-    assert autockpt.apply(model, max_overhead=1.5) is model
+    assert autockpt.apply(model, max_overhead=8.5) is model  # as a toy's may be
 
 
 def test_a_model_is_no_step_to_measure() -> None:

@@ -222,7 +222,8 @@ def refuse_slip(budget: object, max_overhead: object = None) -> None:
     Raises:
         BudgetError: it is one.
     """
-    if _is_number(max_overhead):
+    # A toy's overhead may be above the most; percent are whole numbers.
+    if _is_number(max_overhead) and (isinstance(max_overhead, int) or max_overhead.is_integer()):
         refuse_percent(max_overhead)
     if isinstance(budget, str) and re.fullmatch(r"\s*[1-9][0-9]{0,19}(\.[0-9]{0,9})?\s*", budget, re.ASCII):
         number = budget.strip()
