@@ -24,7 +24,7 @@ from benchmarks.models import SMALL, build
 from tests.zoo import loss_of
 
 FOLDER = Path(__file__).parent
-MODELS = ("gpt2", "vit", "resnet50")
+MODELS = ("gpt2", "bert", "llama")
 SHARE = 0.6
 """Of what lies between the lowest peak and that of the plain step, the memory that there is."""
 ROUNDS = 9
