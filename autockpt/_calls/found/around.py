@@ -14,6 +14,7 @@ segment was seen to draw from them there, they are read in all its later frames.
 from __future__ import annotations
 
 import functools
+import threading
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
@@ -35,6 +36,14 @@ States: TypeAlias = list[tuple[Generator, Any]]
 Undo: TypeAlias = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 
 NOTHING: Mapping[Any, Any] = types.MappingProxyType({})
+
+_ONE_AT_A_TIME = threading.RLock()
+"""Held while the state of a generator of torch is read or set.
+
+torch makes the tensor of a state while it holds the generator's own lock. Until Python 3.12 that may begin a garbage
+collection, which runs Python code and so hands the interpreter to another thread. If that one sets a state, it waits
+for the generator's lock and keeps the interpreter: neither goes on.
+"""
 
 
 def take_back(undo: Undo) -> None:
@@ -152,7 +161,8 @@ def set_states(states: States) -> None:
         if isinstance(generator, HostGenerator):
             generator.write(state)
         else:
-            generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
+            with _ONE_AT_A_TIME:
+                generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
 
 
 def restore_states(states: Mapping[Generator, Any]) -> None:
@@ -164,7 +174,8 @@ def restore_states(states: Mapping[Generator, Any]) -> None:
     """
     for generator, state in states.items():
         if generator is torch.default_generator:  # as mostly, and as in `set_states`
-            generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
+            with _ONE_AT_A_TIME:
+                generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
         elif isinstance(generator, HostGenerator) or generator.device.type == "cpu" or state_of(generator) != state:
             set_states([(generator, state)])
 
@@ -198,8 +209,10 @@ def state_of(generator: Generator) -> Any:
     if isinstance(generator, HostGenerator):
         return generator.read()
     if not private.any_function_mode():
-        return bytearray(generator.get_state().numpy())
-    state = generator.get_state()
+        with _ONE_AT_A_TIME:
+            return bytearray(generator.get_state().numpy())
+    with _ONE_AT_A_TIME:
+        state = generator.get_state()
     with private.no_torch_functions():  # no function mode is to see it, or to raise
         return bytearray(state.numpy())
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy
 import torch
 
+from ..._calls.found.around import set_states, states_of
 from ..._calls.objects.contents import MOST_ARRAY_BYTES, Contents
 from ..._calls.values import tensors
 from ..._torch import private
@@ -63,7 +64,7 @@ class Sandbox:
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
         self.generators = list(dict.fromkeys((*generators(), *self.contents.generators)))
-        self._states = [generator.get_state() for generator in self.generators]
+        self._states = states_of(self.generators)
         self._weights = dict(private.cached_weights())
         private.cached_weights().clear()  # the caller's: they belong to graphs of the caller
 
@@ -130,8 +131,7 @@ class Sandbox:
         self.contents.restore(states=True)
         random.setstate(self._random)
         numpy.random.set_state(self._numpy)
-        for generator, state in zip(self.generators, self._states, strict=True):
-            generator.set_state(state)
+        set_states(self._states)
 
 
 def _copied(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ..._calls.found.around import state_of
 from ..._calls.unrepeatable import why_unrepeatable
 from ..._calls.values import tensors
 from ..._ranks.refuse import ON_SEVERAL_RANKS
@@ -20,7 +21,7 @@ from ..._torch import private
 from ..._torch.devices.present import generators
 from .marks import SeenCall, SeenFunction
 
-States: TypeAlias = list[tuple[torch.Generator, torch.Tensor]]
+States: TypeAlias = list[tuple[torch.Generator, bytearray]]
 _Place: TypeAlias = tuple[str, str]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size, type)
@@ -115,7 +116,7 @@ class Checks:
         return ended
 
     def _states(self) -> States:
-        return [(generator, generator.get_state()) for generator in self._generators]
+        return [(generator, state_of(generator)) for generator in self._generators]
 
 
 def _no_tensors(output: object) -> list[object]:
@@ -187,7 +188,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _drawn(states: States, devices: set[torch.device]) -> tuple[bool, str]:
     """Whether a generator advanced; and a reason, if that was on a device on which no tensor was given."""
-    moved = [generator.device for generator, before in states if not torch.equal(generator.get_state(), before)]
+    moved = [generator.device for generator, before in states if state_of(generator) != before]
     elsewhere = [device for device in moved if device.type != "cpu" and device not in devices]
     return bool(moved), DRAWS_ELSEWHERE.format(elsewhere[0]) if elsewhere else ""
 
