@@ -25,7 +25,10 @@ from .target import Target, build, calling, names_function
 
 Mode = Literal["measured", "fake"]
 
-NO_VALUES_IN_FIT = "fit runs nothing, so tensors have no values; give it a profile: autockpt profile"
+NO_VALUES_IN_FIT = (
+    "The model's own code raised it. If a real step runs, that code needs values, which tensors have not where nothing "
+    "runs: give fit a profile, that of autockpt profile --mode measured"
+)
 NO_VALUES = "Nothing runs with --mode fake, so tensors have no values; try --mode measured"
 
 

@@ -114,7 +114,7 @@ def calling(what: str, hint: str = "") -> Iterator[None]:
                 told.stack[:] = theirs
             click.echo("".join(told.format()), err=True, nl=False)
         said = f"{what} raised {type(error).__name__}: {error}"
-        raise Misuse(f"{said}. {hint}" if hint else said) from error
+        raise Misuse(f"{said.removesuffix('.')}. {hint}" if hint else said) from error
 
 
 def require_torch() -> None:

@@ -154,6 +154,7 @@ class Governor:
     def pause(self, name: str, arguments: object) -> None:
         """Note that a model runs something other than training. A watched step ends if it has had its backward."""
         self.others.comes(name)
+        self.account.untrained += 1
         if self._unseen.inside is None and (transforms_active() or foreign_checkpoint_active()):
             inside = said.UNDER_RECOMPUTE if recomputed_function() else said.CHECKPOINTED
             self._unseen.inside = said.TRANSFORMED if transforms_active() else inside

@@ -102,6 +102,7 @@ class StepReview:
         self.evaluations.over(step)
         self._warn.once(said.AHEAD, where=step.runs_ahead())
         seen = _seen(state, step, plan, arguments, cut=cut)
+        self._account.delayed = seen.failure
         after, warnings = step_ends(state, seen)
         if seen.ran.recorded is not None:
             self._tell_of(seen.ran.recorded, state, after, step)

@@ -99,6 +99,16 @@ def test_a_function_is_recorded_without_running_it(run: Run, target: str) -> Non
     assert second.endswith("plain; no optimizer is counted (--optimizer adamw)")
 
 
+def test_a_batch_of_another_shape_is_the_models_own_error(run: Run, target: str) -> None:
+    """It was blamed on tensors that have no values."""
+    path = Path(target.removesuffix(":build"))
+    path.write_text(path.read_text().replace("500_000, 1024", "500_000, 1000"))
+    result = run("fit", target)
+    assert (result.status, result.out) == (2, "")
+    last = result.err.splitlines()[-1]
+    assert "raised RuntimeError: " in last and "[500000, 1000] X [1024, 4096]. The model's own code raised it." in last
+
+
 def test_the_first_line_is_the_answer(run: Run) -> None:
     said = " ".join(run("fit", "gpt2-xl", "--gpu", "rtx4090").out.split())
     assert re.match(

@@ -174,6 +174,26 @@ def test_where_no_plan_comes_the_report_says_why() -> None:
     assert found.plan is None and "saved_tensors_hooks" in found.unplanned and "none yet" not in str(found)
 
 
+def test_a_loop_without_gradients_or_backwards_is_told_what_is_missing() -> None:
+    """The report said "none yet", and that two steps are recorded, of loops that never train."""
+    batch = torch.randn(256, 64)
+    evaluated, frozen, forward_only = (autockpt.apply(model(), "3MB") for _ in range(3))
+    with torch.no_grad():
+        evaluated(batch)
+        evaluated(batch)
+    frozen.requires_grad_(False)(batch)
+    forward_only(batch)
+    forward_only(batch)
+    pages = [" ".join(str(autockpt.report(each)).split()) for each in (evaluated, frozen, forward_only)]
+    assert "2 forwards ran so far, and no gradient was asked for" in pages[0]
+    assert "1 forward ran so far" in pages[1] and "nothing in them requires a gradient" in pages[1]
+    assert "the last one could not be: no backward came before the next forward began" in pages[2]
+    train(evaluated, 2)
+    with torch.no_grad():
+        evaluated(batch)
+    assert autockpt.report(evaluated).untrained == 0 and autockpt.report(evaluated).delayed == ""
+
+
 def test_a_wrapper_and_a_compiled_model_are_not_said_to_have_nothing() -> None:
     wrapper = torch.nn.Sequential(autockpt.apply(model(), "3MB"))
     with pytest.raises(

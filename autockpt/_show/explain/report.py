@@ -37,7 +37,7 @@ def _figures(found: Report) -> Iterator[tuple[str, str, str]]:
 
     plan = found.plan
     if plan is None:
-        yield "plan", *(("none", found.unplanned) if found.unplanned else ("none yet", COMES))
+        yield "plan", *(("none", found.unplanned) if found.unplanned else ("none yet", _waits_for(found)))
         return
     plain = f"plain {written(plan.plain_peak_bytes)}" if plan.peak_bytes else ""
     batch = "" if found.asked or not plain else ", for the batch that the plan was made for"
@@ -59,6 +59,16 @@ def _figures(found: Report) -> Iterator[tuple[str, str, str]]:
         of = "of that step without it" if found.timed else plain
         yield "slower", f"{found.slower:.1%}", f"predicted: {format_seconds(plan.recompute_seconds)} run again, {of}"
     yield "checks", *_checks(found)
+
+
+def _waits_for(found: Report) -> str:
+    """Return what has to come before there is a plan."""
+    if found.delayed:
+        return f"{COMES}, and the last one could not be: {found.delayed}"
+    if found.untrained:
+        ran = f"{counted(found.untrained, 'forward')} ran so far, and no gradient was asked for"
+        return f"{COMES}; {ran}: they ran under torch.no_grad, or nothing in them requires a gradient"
+    return COMES
 
 
 def _checks(found: Report) -> tuple[str, str]:

@@ -93,6 +93,8 @@ class Account(StepCount):
         plans: the plans that were made, oldest first.
         refused: calls that are kept because a replay of them differed, with the reasons.
         unplanned: why steps run without a plan; empty where one is there, or comes.
+        delayed: why the last step could not be recorded; empty where it was.
+        untrained: how many forwards ran that could not train.
     """
 
     def __init__(self, goal: Goal) -> None:
@@ -100,7 +102,8 @@ class Account(StepCount):
         self.goal = goal
         self.plans: deque[Made] = deque(maxlen=MOST_PLANS)
         self.refused: dict[str, str] = {}
-        self.unplanned = ""
+        self.unplanned = self.delayed = ""
+        self.untrained = 0
 
     def planned(self, plan: Plan, reason: str) -> None:
         """Note a plan, and tell its peak and cost."""

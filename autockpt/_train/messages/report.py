@@ -42,6 +42,9 @@ class Report(Document):
         refused: calls that are kept because a replay of them differed, with the reasons.
         checked: whether replays are compared with their forwards.
         unplanned: why steps run without a plan; empty where one is there, or comes.
+        delayed: why the last step could not be recorded for one; empty where it was, or none began.
+        untrained: how many forwards could not train, for `torch.no_grad` or since nothing required a gradient, where
+            none has trained so far.
         decimal: whether the budget is in decimal units.
     """
 
@@ -59,6 +62,8 @@ class Report(Document):
     refused: tuple[tuple[str, str], ...] = ()
     checked: bool = True
     unplanned: str = ""
+    delayed: str = ""
+    untrained: int = 0
     decimal: bool = False
 
     @property
@@ -140,6 +145,8 @@ def report(model: Models) -> Report:
             "plans": tuple(account.plans),
             "refused": tuple(account.refused.items()),
             "unplanned": account.unplanned,
+            "delayed": account.delayed,
+            "untrained": account.untrained if account.device is None else 0,
             "decimal": spoken.in_unit(10**9, account.goal).endswith(" GB"),
         }
     return Report(
