@@ -3,6 +3,7 @@
 dry.py        a pass over fake tensors: every joint graph of a step, before anything runs   model + batch -> Traced
 reading.py    joint graphs as data                                                          Traced -> JointStep
 step.py       operators in order, and the storages between them: open it first
+overwritten.py  memory that forward overwrites: who read it does not run again
 scratch.py    what kernels hold for themselves, measured
 regions.py    parts of forward, and the ways to run them again
 problem.py    for the same solvers and the same judge as elsewhere                          JointStep -> Problem

@@ -6,6 +6,7 @@ model ─▶ copy, with fakes for parameters and buffers ─▶ torch.compile �
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from .._record.aside.sandbox import Sandbox
 from .._torch import private as torch_private
 from .._torch.private import compiling as private
 from ..solvers.units import listed
+from .cut import signature
 from .reading import Links, Traced
 
 
@@ -54,7 +56,7 @@ def trace(
     seen = _SeenGraph(inductor)
     with over_fakes(model, args, kwargs or {}) as (twin, given, named):
         outputs = torch.compile(twin, backend=seen.backend, dynamic=dynamic)(*given, **named)
-        _refuse_outside(outputs)
+        _refuse_outside(outputs, (given, named))
         return seen.graphs(outputs), seen.links()
 
 
@@ -86,10 +88,13 @@ def over_fakes(
             ) from error
 
 
-def _refuse_outside(outputs: Any) -> None:
-    """Refuse a forward of which operators run outside of its graphs: what these hold is not predicted."""
+def _refuse_outside(outputs: Any, given: Any) -> None:
+    """Refuse a forward of which operators run outside of its graphs: what these hold is not predicted.
+
+    What made the batch is the caller's own, such as a generator before its critic.
+    """
     todo = [each.grad_fn for each in tensors((outputs,)) if each.grad_fn is not None]
-    seen, outside = set[Any](), dict[str, None]()
+    seen, outside = {each.grad_fn for each in tensors((given,))}, dict[str, None]()
     while todo:
         node = todo.pop()
         if node in seen:
@@ -147,10 +152,31 @@ class _SeenGraph(private.Partitioner):
     def graphs(self, outputs: Any) -> list[Traced]:
         """Return the graph of each call, in order; `outputs` are those of the model."""
         kept = {torch_private.storage_key(each) for each in tensors((outputs,))}
+        overwritten = self._overwritten()
         return [
-            replace(self._graphs[number], handed=frozenset(i for i, each in enumerate(results) if _key(each) in kept))
+            replace(
+                self._graphs[number],
+                handed=frozenset(i for i, each in enumerate(results) if _key(each) in kept),
+                overwritten=frozenset(overwritten[signature(self._graphs[number].joint)]),
+            )
             for number, _, results in self._calls
         ]
+
+    def _overwritten(self) -> Mapping[str, set[int]]:
+        """Return the places of nodes whose memory some graph overwrites. Graphs that look alike are cut alike."""
+        writers = ((args, private.overwritten(self._graphs[number].joint)) for number, args, _ in self._calls)
+        numbers = ((args, private.argument_of(node)) for args, nodes in writers for node in nodes)
+        keys = {_key(args[number]) for args, number in numbers if number is not None} - {0}
+        found = defaultdict[str, set[int]](set)
+        for number, args, results in self._calls if keys else ():
+            traced = self._graphs[number]
+            returned = {node: results[i] for node, i, _ in private.outputs_of(traced.joint) if node and i is not None}
+            given = ((node, private.argument_of(node)) for node in traced.nodes if node.op == "placeholder")
+            values = {**returned, **{node: args[i] for node, i in given if i is not None}}
+            found[signature(traced.joint)].update(
+                place for place, node in enumerate(traced.nodes) if _key(values.get(node)) in keys
+            )
+        return found
 
     def links(self) -> Links:
         """Return which argument of a call is which output of an earlier one."""

@@ -137,15 +137,24 @@ class CompiledHold:
             )
         self.steps += 1
         result = kind.run(*args, **kwargs)
-        trained = next((each for each in tensors((result,)) if each.requires_grad), None)
-        if trained is not None:
-            self._waiting = weakref.ref(trained)
-            trained.register_hook(self._came_back)
+        self._wait_for(result)
         return result
+
+    def _wait_for(self, result: Any) -> None:
+        """Note a forward, which waits until backward reaches any of what it returned."""
+        trained = [each for each in tensors((result,)) if each.requires_grad]
+        self._waiting = weakref.ref(trained[0]) if trained else self._waiting
+        for each in trained:
+            each.register_hook(self._came_back)
 
     def _came_back(self, _: torch.Tensor) -> None:
         """Note that backward reached the last forward."""
         self._waiting = None
+        if torch_private.keeps_graph():
+            self._tell(
+                "a backward keeps its graph for another (retain_graph=True), and a plan counts one backward: the "
+                "budget may not hold."
+            )
 
     def prepare(self, model: nn.Module, given: Given) -> _BatchKind | None:
         """Return the plan for a kind of batch, with what runs it; None if there are plans for too many kinds already.

@@ -19,6 +19,7 @@ from .._data.hardware.devices import Roofline
 from .._torch import private as torch_private
 from .._torch.devices.roofline import work_of
 from .._torch.private import compiling as private
+from .overwritten import overwritten_keys, reads_overwritten
 from .scratch import scratch_bytes
 from .step import JointStep, Operator
 
@@ -46,11 +47,13 @@ class Traced:
         joint: the graph, in the form in which torch's partitioner cuts it.
         n_outputs: how many of its outputs are forward's.
         handed: numbers of those that the caller of the model gets.
+        overwritten: places of nodes whose memory a graph of the step overwrites.
     """
 
     joint: fx.GraphModule
     n_outputs: int
     handed: frozenset[int] = frozenset()
+    overwritten: frozenset[int] = frozenset()
 
     @property
     def nodes(self) -> list[fx.Node]:
@@ -91,6 +94,7 @@ class _Reader:
     """What is known of the storages of several graphs while they are read.
 
     Attributes:
+        stale: for each call, torch's keys of storages that are overwritten before backward runs.
         same: storages that stand for another: what a later graph is given, and the gradients of what it was given.
         given: storages of placeholders, which stand before and after the step.
         number: by storage, its number in the step.
@@ -99,6 +103,7 @@ class _Reader:
     graphs: Sequence[Traced]
     links: Links
     rates: Roofline
+    stale: list[frozenset[int]] = field(default_factory=list)
     same: dict[Key, Key] = field(default_factory=dict)
     given: set[Key] = field(default_factory=set)
     number: dict[Key, int] = field(default_factory=dict)
@@ -117,6 +122,7 @@ class _Reader:
                 if node.op in ("placeholder", "get_attr") and not private.is_tangent(node):
                     self.given.update(self._keys(call, node))
         self.given -= {self._root(key) for key in self.same}
+        self.stale = [overwritten_keys(each.joint, each.overwritten) for each in self.graphs]
         every = dict.fromkeys(node for traced in self.graphs for node in traced.nodes)
         self.scratch = scratch_bytes(node for node in every if node.op == "call_function")
 
@@ -216,6 +222,7 @@ class _Reader:
             return
         if not makes and not kept and not reads:
             return
+        kept = kept or reads_overwritten(node, self.stale[graph])
         makes += [storage for storage in also if storage not in self.made]
         self.made.update(makes)
         yield Operator(

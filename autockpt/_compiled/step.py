@@ -29,8 +29,8 @@ class Operator:
         reads: storages that it reads, also through views.
         makes: storages that it makes.
         scratch_bytes: what its kernel holds for itself while it runs.
-        kept: whether it must not run a second time: it draws random numbers, writes to its arguments, or speaks to
-            other ranks, or nobody has promised that it does not.
+        kept: whether it must not run a second time: it draws random numbers, reads or writes memory that is
+            overwritten, or speaks to other ranks, or nobody has promised that it does not.
     """
 
     name: str

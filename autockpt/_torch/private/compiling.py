@@ -128,6 +128,16 @@ def outputs_of(joint: fx.GraphModule) -> list[tuple[fx.Node | None, int | None, 
     ]
 
 
+def overwritten(joint: fx.GraphModule) -> list[fx.Node]:
+    """Return the arguments of a joint graph that forward overwrites: inside the graph, or right after it."""
+    described = joint.graph.output_node().meta.get("desc") or ()
+    after = [each.mutated_input for each in described if type(each).__name__ == "InputMutationAOTOutput"]
+    copies = joint.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    inside = [each.args[0] for each in copies]
+    arguments = joint.graph.find_nodes(op="placeholder")
+    return [each for each in arguments if each in inside or each.meta.get("desc") in after]
+
+
 def _index(described: Any, kind: str) -> int | None:
     index: int | None = described.idx if type(described).__name__ == kind else None
     return index

@@ -1,0 +1,94 @@
+"""Steps that overwrite what a replay would read, and loops that use a graph in other ways than once."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from tests.compiled.steps import trained
+
+pytestmark = pytest.mark.filterwarnings(
+    # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
+    "ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning"
+)
+
+
+class Halving(nn.Module):
+    """It halves its batch and moves an average after it has read both; where it `breaks`, in another graph."""
+
+    average: Tensor
+
+    def __init__(self, breaks: bool) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.register_buffer("average", torch.full((16,), 0.5))
+        self.breaks = breaks
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.narrow(torch.sin(self.wide(x.clone() * self.average.sin())))
+        if self.breaks:
+            torch._dynamo.graph_break()
+        x.mul_(0.5)
+        self.average.lerp_(x.mean(0), 0.5)
+        loss: Tensor = (y.sin() * x.exp()).square().mean()
+        return loss
+
+
+def outside(model: nn.Module) -> Any:
+    return torch.compile(model, backend="aot_eager")
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_replays_do_not_read_what_forward_has_overwritten(breaks: bool) -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model, batch = Halving(breaks), torch.randn(64, 16)
+    other = copy.deepcopy(model)
+    plain, plain_left = trained(outside(other), (batch.clone(),))
+    torch.compiler.reset()
+    sizes, left = trained(autockpt.apply(outside(model), "min", seconds=1.0), (batch.clone(),))
+    assert sizes[-1] < plain[-1]
+    assert torch.equal(model.average, other.average)
+    assert all(torch.equal(one, two) for one, two in zip(left, plain_left, strict=True))
+
+
+class Parted(nn.Module):
+    """It returns two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y: Tensor = self.narrow(torch.sin(self.wide(x)))
+        return y, y.square().mean()
+
+
+def test_a_batch_that_another_model_made_is_no_part_of_the_graphs() -> None:
+    """As a generator's is for its critic."""
+    torch.compiler.reset()
+    maker = nn.Linear(16, 16)
+    compiled = autockpt.apply(outside(Parted()), "1GB")
+    compiled(maker(torch.ones(8, 16)))[1].backward()
+    assert maker.weight.grad is not None and autockpt.plan_of(compiled) is not None
+
+
+def test_a_backward_that_keeps_its_graph_is_told_and_one_through_any_result_counts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    torch.compiler.reset()
+    compiled, batch = autockpt.apply(outside(Parted()), "1GB"), torch.ones(8, 16)
+    with caplog.at_level(logging.WARNING, "autockpt"):
+        held = compiled(batch)
+        held[1].backward()  # and the first result is still held
+        compiled(batch)
+        assert not [each for each in caplog.records if each.name == "autockpt"]
+        torch.compiler.reset()  # torch itself lets no graph keep what it once gave away
+        autockpt.apply(outside(Parted()), "1GB")(batch)[1].backward(retain_graph=True)
+    assert "retain_graph=True" in caplog.text
