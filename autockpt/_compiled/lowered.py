@@ -22,7 +22,7 @@ from .._torch.private.inductor import code_backend, without_kernels
 from .dry import over_fakes
 from .partition import Partition
 from .plan import Lowered
-from .scratch import Asked, looks_of, scratch_of_calls
+from .scratch import Asked, highest, looks_of, scratch_of_calls
 
 
 def lower(model: nn.Module, given: Given, plan: CompiledPlan, settings: CompileSettings, step_bytes: int) -> Lowered:
@@ -121,15 +121,4 @@ class _CodeTape(StorageTape):
         scratch = scratch_of_calls([asked for _, asked in inside])
         for at, size in (*zip((at for at, _ in inside), scratch, strict=True), *self._held, (last, step_bytes)):
             extra[at] = max(extra[at], size)
-        live: dict[int, int] = {}
-        level = top = 0
-        for at in range(first, last + 1):
-            top = max(top, level + extra[at])
-            event = events[at]
-            if event.kind == "alloc":
-                live[event.key] = event.bytes
-                level += event.bytes
-            elif event.kind == "free":
-                level -= live.pop(event.key, 0)
-            top = max(top, level)
-        return top
+        return highest(events[first : last + 1], extra[first:])[0]

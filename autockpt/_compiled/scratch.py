@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -120,18 +121,25 @@ def _measured(device: torch.device, calls: list[Asked]) -> list[int]:
     except ProfilingError:
         return [0] * len(calls)
     place = {event.key: i for i, event in enumerate(events) if event.kind == "mark"}
-    return [0 if each is None else _most(events[place[each[0]] : place[each[1]]]) for each in ran]
+    levels = [(0, 0) if each is None else highest(events[place[each[0]] : place[each[1]]]) for each in ran]
+    return [top - last for top, last in levels]
 
 
-def _most(events: list[Event]) -> int:
-    """Return by how much the highest level of a stretch of a tape is above its last."""
+def highest(events: Sequence[Event], extra: Iterable[int] = ()) -> tuple[int, int]:
+    """Return the highest and the last level of a stretch of a tape, in bytes above the level where it begins.
+
+    Args:
+        events: the stretch. What is freed in it and was made before it counts nothing.
+        extra: for each event, bytes that somebody holds for a moment before it; those left out are 0.
+    """
     level = top = 0
     live: dict[int, int] = {}
-    for event in events:
+    for event, moment in zip(events, chain(extra, repeat(0)), strict=False):
+        top = max(top, level + moment)
         if event.kind == "alloc":
             live[event.key] = event.bytes
             level += event.bytes
         elif event.kind == "free":
             level -= live.pop(event.key, 0)
         top = max(top, level)
-    return top - level
+    return top, level
