@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._data.goal import Goal
 from .._record.optimizers.memory import OptimizerMemory, Optimizers
-from .._record.optimizers.steps import OptimizerSteps
+from .._record.optimizers.steps import OptimizerSteps, blank
 from .._torch import private as torch_private
 from .._torch.private import compiling as private
 from ..solvers.errors import AutockptError, Infeasible
@@ -33,6 +33,7 @@ from .cut import refuse_other_graphs
 from .dry import trace
 from .partition import Partition, compiled
 from .plan import Lowered, PreparedStep, make_plan, plan_by_code, prepare
+from .refusals import refuse
 
 _log = logging.getLogger("autockpt")
 
@@ -95,7 +96,8 @@ class CompiledHold:
         self.steps = 0
         self._request = request
         self._kinds: dict[BatchLook, _BatchKind] = {}
-        self._steps = OptimizerSteps(lambda _: None)
+        self._steps = OptimizerSteps(self._stepped)
+        self._unseen = 0
         self._memory = OptimizerMemory()
         self._waiting: weakref.ref[torch.Tensor] | None = None
         self._said = False
@@ -154,6 +156,18 @@ class CompiledHold:
             self._tell(
                 "a backward keeps its graph for another (retain_graph=True), and a plan counts one backward: the "
                 "budget may not hold."
+            )
+
+    def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that an optimizer stepped. Where no forward came before the second time, the model is inside another."""
+        if self._kinds or blank(optimizer):
+            return
+        self._unseen += 1
+        if self._unseen > 1:
+            self._tell(
+                "an optimizer stepped twice, and no forward of the compiled model was seen: what is compiled around "
+                "it takes it in, and its steps run without a plan. Apply to what is compiled outermost: "
+                "autockpt.apply(torch.compile(outer), budget)."
             )
 
     def prepare(self, model: nn.Module, given: Given) -> _BatchKind | None:
@@ -284,7 +298,7 @@ def hold(model: nn.Module, request: CompiledRequest, inputs: object = None) -> N
     """
     before = held_by(model)
     settings = private.CompileSettings(model) if before is None else before.settings
-    _refuse(model, settings)
+    refuse(model, settings)
     held = CompiledHold(request, settings, getattr(model, settings.attribute) if before is None else before.own)
     held.listen(model)
     if inputs is not None:
@@ -303,7 +317,7 @@ def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], o
     """
     settings, reference = private.CompileSettings(model), weakref.ref(model)
     try:
-        _refuse(model, settings)
+        refuse(model, settings)
     except NotApplicable:
         return False
     own = getattr(model, settings.attribute)
@@ -352,39 +366,3 @@ def _call(held: CompiledHold, model: weakref.ref[nn.Module], /, *args: Any, **kw
     if module is None or torch.compiler.is_compiling():  # what is compiled around it takes it in
         return held.own(*args, **kwargs)
     return held.run(module, args, kwargs)
-
-
-def _refuse(model: nn.Module, settings: private.CompileSettings) -> None:
-    """Refuse what is not predicted: symbolic sizes, devices that round sizes up, and what several ranks share."""
-    elsewhere = any(each.device.type != "cpu" for each in model.parameters())
-    if elsewhere or torch_private.process_group():
-        where = "not on a CPU" if elsewhere else "trained by several processes"
-        raise NotApplicable(
-            f"the model is compiled as a whole and {where}, and what its code takes there is not predicted. Apply to "
-            "the model itself, apply(model, budget, inputs=batch, loss=loss), and compile it after that; or compile "
-            "its blocks one by one."
-        )
-    if private.own_share() < 1:
-        raise NotApplicable(
-            f"torch._functorch.config.activation_memory_budget is {private.own_share():g}: torch drops saved tensors "
-            "by itself, and no plan can say which. Set it back to 1; the budget in bytes takes its place."
-        )
-    if settings.inductor is not None:
-        _refuse_inductor(settings.inductor)
-
-
-def _refuse_inductor(options: Mapping[str, Any]) -> None:
-    """Refuse settings of inductor that no plan knows, and a machine on which it cannot compile."""
-    from .._torch.private import inductor  # who compiles otherwise loads none of it
-
-    named = inductor.in_the_way(options)
-    if named:
-        raise NotApplicable(
-            f"the model is compiled with {named}, and what its code takes then is not predicted. Leave it out, or "
-            "apply to the model itself, apply(model, budget, inputs=batch, loss=loss), and compile it after that."
-        )
-    if inductor.cpp_compiler_is_missing():
-        raise NotApplicable(
-            "the model is compiled by inductor, which needs a C++ compiler on a CPU, and there is none. Install the "
-            "package g++ (or clang), or name one by CXX=; torch.compile(model, backend='aot_eager') needs none."
-        )

@@ -92,3 +92,18 @@ def test_a_backward_that_keeps_its_graph_is_told_and_one_through_any_result_coun
         torch.compiler.reset()  # torch itself lets no graph keep what it once gave away
         autockpt.apply(outside(Parted()), "1GB")(batch)[1].backward(retain_graph=True)
     assert "retain_graph=True" in caplog.text
+
+
+def test_steps_of_what_is_compiled_around_a_model_with_a_budget_are_told_to_have_no_plan(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    torch.compiler.reset()
+    inner = autockpt.apply(outside(Parted()), "1GB")
+    around = nn.Sequential(nn.Linear(16, 16), inner)
+    outer, optimizer = outside(around), torch.optim.SGD(around.parameters(), lr=0.1)
+    with caplog.at_level(logging.WARNING, "autockpt"):
+        for _ in range(3):
+            outer(torch.ones(8, 16))[1].backward()
+            optimizer.step()
+    assert [each.message for each in caplog.records if "apply to what is compiled outermost" in each.message.lower()]
+    assert autockpt.report(inner).steps == 0
