@@ -42,7 +42,8 @@ _ONE_AT_A_TIME = threading.RLock()
 
 torch makes the tensor of a state while it holds the generator's own lock. Until Python 3.12 that may begin a garbage
 collection, which runs Python code and so hands the interpreter to another thread. If that one sets a state, it waits
-for the generator's lock and keeps the interpreter: neither goes on.
+for the generator's lock and keeps the interpreter: neither goes on. Taken and released within one line, since a thread
+may stand at any line, in a debugger say, and the others go on meanwhile.
 """
 
 
@@ -161,8 +162,7 @@ def set_states(states: States) -> None:
         if isinstance(generator, HostGenerator):
             generator.write(state)
         else:
-            with _ONE_AT_A_TIME:
-                generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
+            with _ONE_AT_A_TIME: generator.set_state(torch.frombuffer(state, dtype=torch.uint8))  # fmt: skip  # noqa: E701
 
 
 def restore_states(states: Mapping[Generator, Any]) -> None:
@@ -174,8 +174,7 @@ def restore_states(states: Mapping[Generator, Any]) -> None:
     """
     for generator, state in states.items():
         if generator is torch.default_generator:  # as mostly, and as in `set_states`
-            with _ONE_AT_A_TIME:
-                generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
+            with _ONE_AT_A_TIME: generator.set_state(torch.frombuffer(state, dtype=torch.uint8))  # fmt: skip  # noqa: E701
         elif isinstance(generator, HostGenerator) or generator.device.type == "cpu" or state_of(generator) != state:
             set_states([(generator, state)])
 
@@ -209,10 +208,8 @@ def state_of(generator: Generator) -> Any:
     if isinstance(generator, HostGenerator):
         return generator.read()
     if not private.any_function_mode():
-        with _ONE_AT_A_TIME:
-            return bytearray(generator.get_state().numpy())
-    with _ONE_AT_A_TIME:
-        state = generator.get_state()
+        with _ONE_AT_A_TIME: return bytearray(generator.get_state().numpy())  # fmt: skip  # noqa: E701
+    with _ONE_AT_A_TIME: state = generator.get_state()  # fmt: skip  # noqa: E701
     with private.no_torch_functions():  # no function mode is to see it, or to raise
         return bytearray(state.numpy())
 
