@@ -314,6 +314,7 @@ def _refuse_inner(segment: Segment, depth: int = 1) -> Iterator[str]:
             raise InvalidFile(f"the segment around {name} keeps or skips units, or moves tensors: leave out its inner")
         if each.units or each.offload is not None or any(split_key(call)[1] for call in each.calls):
             raise InvalidFile(f"the inner segment of {name} has calls of modules only, all of them recomputed")
+        _refuse_moves(each, None)
         if each.cuts:
             refuse_cuts(each.cuts, each.calls, units=False, moves=False)
         yield from each.calls

@@ -254,6 +254,7 @@ def test_verify_compares_what_is_replayed_inside() -> None:
         ({}, {"calls": ("1#0/tanh#0",)}, "calls of modules only"),
         ({}, {"calls": ("1#0",)}, "twice"),
         ({}, {"cuts": (1,)}, "0 for the first"),
+        ({}, {"until": "1#0"}, "says until when, and moves nothing"),
     ],
     ids=str,
 )
