@@ -15,6 +15,7 @@ import msgspec
 from ..solvers.units import shown
 from .errors import InvalidFile
 from .text.document import Document
+from .text.door import door
 
 S = TypeVar("S", bound="Stored")
 
@@ -30,6 +31,7 @@ MOST_SAID = 300
 class Stored(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="schema"):
     """Base without fields of documents that are kept in files, each with its schema as the struct's tag."""
 
+    @door
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to `path` as JSON, whole or not at all, packed by gzip where the path ends in ``.gz``.
 
@@ -47,11 +49,12 @@ class Stored(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             part.write_bytes(gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
             part.replace(target)
         except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from None  # of the file, not of its part
+            raise _of(path, error) from None  # not of its part
         finally:
             part.unlink(missing_ok=True)
 
     @classmethod
+    @door
     def load(cls: type[S], path: str | os.PathLike[str]) -> S:
         """Read one that `save` wrote.
 
@@ -71,6 +74,15 @@ def read(path: str | os.PathLike[str]) -> bytes:
         OSError: it cannot be read.
     """
     source = str(path)
+    try:
+        with _opened(path, source) as file:
+            return read_from(file, source)
+    except OSError as error:
+        raise _of(path, error) from None
+
+
+def _opened(path: str | os.PathLike[str], source: str) -> IO[bytes]:
+    """Open the regular file at `path`, or refuse it."""
     found = _possible(path).stat()
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # to open a directory is an error of its own
         raise InvalidFile(
@@ -79,8 +91,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
         )
     if stat.S_ISREG(found.st_mode) and found.st_size > MAXIMUM_BYTES:
         raise too_large(source, f"has {found.st_size:,} bytes")
-    with Path(path).open("rb") as file:
-        return read_from(file, source)
+    return Path(path).open("rb")
 
 
 def read_from(file: IO[bytes], source: str) -> bytes:
@@ -101,6 +112,11 @@ def too_large(source: str, found: str) -> InvalidFile:
         f"{source} {found}. At most {MAXIMUM_BYTES:,} are read, ten times what a step of a thousand layers takes. Give "
         "the file that `save` wrote."
     )
+
+
+def _of(path: str | os.PathLike[str], error: OSError) -> OSError:
+    """Return the error as one of the file at `path`, which no other code raised: `door` shows no frames of it."""
+    return OSError(error.errno, error.strerror, os.fspath(path))
 
 
 def _possible(path: str | os.PathLike[str]) -> Path:

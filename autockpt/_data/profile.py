@@ -25,6 +25,7 @@ from . import files, shipped
 from .errors import NotApplicable
 from .step.consistency import validate
 from .step.step_record import StepRecord
+from .text.door import door
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,6 +145,7 @@ class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         return figure
 
     @classmethod
+    @door
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Read a profile that `save` wrote, or one of those that come with autockpt.
 

@@ -176,6 +176,7 @@ def test_it_fits_the_screen(run: Run, monkeypatch: pytest.MonkeyPatch, columns: 
     ("arguments", "words"),
     [
         (["gpt2-xl", "--gpu", "rtx4095"], "did you mean rtx4090"),
+        (["gpt2-xl", "--gpu", "24"], "did you mean 24GB?"),
         (["gpt2-xl", "--gpu", "rtx9990-32GB"], "did you mean v100-32gb or rtx5090"),
         (["gpt2-xl", "--gpu", "0GB"], "at least one byte"),
         (["gpt2-xl", "--samples", "0"], "'0' is no number of samples"),

@@ -86,6 +86,33 @@ def test_no_frame_of_the_library_stands_above_an_error() -> None:
         assert caught.value.__suppress_context__
 
 
+@pytest.mark.parametrize("where", ["missing.json", "missing/plan.json", "."])
+def test_nor_above_one_of_a_file_that_cannot_be_read(where: str) -> None:
+    """There stood up to eleven, pathlib's too."""
+    trained = model()
+    for call in (
+        lambda: Plan.load(where),
+        lambda: autockpt.Profile.load(f"{where}/profile.json"),
+        lambda: autockpt.apply(trained, plan=where),
+        lambda: Plan.of([]).save(f"{where}/missing/plan.json"),
+    ):
+        with pytest.raises(OSError, match=r"^\[Errno \d+\] .*'") as caught:
+            call()
+        own = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)[1:]]
+        assert own in (["<lambda>", "call"], ["call"]), own
+        assert caught.value.__suppress_context__ and caught.value.filename.startswith(where)
+    assert autockpt.plan_of(trained) is None
+
+
+def test_a_files_error_of_the_users_own_keeps_its_frames() -> None:
+    def opens(own: Told, x: torch.Tensor) -> torch.Tensor:
+        return torch.load("missing.pt")
+
+    with pytest.raises(FileNotFoundError) as caught:
+        autockpt.measure(lambda: block(opens)(BATCH))
+    assert "opens" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
 def test_nor_in_a_loop() -> None:
     trained = autockpt.apply(model(), "120KB")
     with pytest.raises(Infeasible, match="training can go on") as caught:

@@ -331,6 +331,8 @@ def named(name: str) -> str:
     amount = re.search(r"(?<![0-9])([0-9]{1,4}) ?gi?b", name, re.IGNORECASE | re.ASCII)
     if amount is not None:
         near = dict.fromkeys(_nearest(int(amount[1])))
+    elif re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", name.strip()):  # an amount without its unit; names have four digits
+        near = {f"{name.strip()}GB": None}
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UnknownDevice(
         f"no device is known as {shown(name)}; {hint}An amount, such as 12GB, is memory alone. There are "

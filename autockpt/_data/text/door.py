@@ -1,4 +1,4 @@
-"""The public door: errors that are raised on purpose come out of it without the frames inside. No torch."""
+"""The public door: errors raised on purpose, and those of files, come out of it without the frames inside. No torch."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def door(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except AutockptError as error:
             raise bare(_told(error, function, args, kwargs)) from error.__cause__
+        except OSError as error:
+            if not _is_of_our_file(error):
+                raise
+            raise bare(error) from None
 
     call.__module__ = "autockpt"  # where pickles look for it
     return call
@@ -45,18 +49,27 @@ def _told(
 
 
 def bare(error: E, *, but_theirs: bool = False) -> E:
-    """Return an error without the frames that it has come through, where it is one of autockpt's own.
+    """Return an error without the frames that it has come through, where it is one of autockpt's own, or of its files.
 
     Args:
         error: the error.
         but_theirs: whether the frames from the first on that is not ours stay: a user's forward may have raised it.
     """
-    if not isinstance(error, AutockptError) or os.environ.get(VARIABLE, "").strip().lower() == "debug":
+    is_own = isinstance(error, AutockptError) or _is_of_our_file(error)
+    if not is_own or os.environ.get(VARIABLE, "").strip().lower() == "debug":
         return error
     trace = error.__traceback__ if but_theirs else None
     while trace is not None and _is_ours(trace):
         trace = trace.tb_next
     return error.with_traceback(trace)
+
+
+def _is_of_our_file(error: BaseException) -> bool:
+    """Whether it is about a file that autockpt itself read or wrote: it was raised by no other code."""
+    trace = error.__traceback__ if isinstance(error, OSError) else None
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and _is_ours(trace)
 
 
 def _is_ours(trace: TracebackType) -> bool:
