@@ -18,6 +18,8 @@ LINGERS = 4
 MOVES = 3
 """Times that adding a gradient moves its bytes: both are read, and one is written."""
 
+ADDITIONS = ("aten.add.", "aten.add_.")
+
 
 def gradients_of(profile: Profile) -> tuple[int, ...]:
     """Return the gradients that a step leaves: what is born in its backward and outlives it. O(tensors)."""
@@ -54,12 +56,26 @@ def adding(profile: Profile, launch_seconds: float) -> Launches:
     """Return the kernels that add the gradients of a step to those before it.
 
     Args:
-        profile: of a step that adds to none, with the seconds of a device; it takes nothing of one without known rates.
+        profile: of a step that adds to none, with the seconds of a device. Bytes move at the known rate of that, else
+            as in the step's own additions; without either they take nothing.
         launch_seconds: of the host, for one kernel.
     """
     new, rates = gradients_of(profile), ROOFLINES.get(profile.device)
     moved = MOVES * sum(profile.tensors.bytes[tensor] for tensor in new)
-    return Launches(len(new) * launch_seconds, moved / rates.bytes_per_second if rates else 0.0, len(new))
+    per_second = rates.bytes_per_second if rates else _bytes_per_second(profile)
+    return Launches(len(new) * launch_seconds, moved / per_second if per_second else 0.0, len(new))
+
+
+def _bytes_per_second(profile: Profile) -> float:
+    """Return how fast the additions of a step read and write bytes; 0 where that is not known."""
+    ops, sizes = profile.ops, profile.tensors.bytes
+    adds = [  # in place the first that is read is written
+        (sum(sizes[tensor] for tensor in (*reads, *(makes or reads[:1]))), seconds)
+        for name, reads, makes, seconds in zip(ops.name, ops.reads, ops.makes, ops.seconds, strict=True)
+        if name.startswith(ADDITIONS)
+    ]
+    moved, seconds = map(sum, zip(*adds, strict=True)) if adds else (0, 0.0)
+    return moved / seconds if seconds else 0.0
 
 
 def mixes_samples(profile: Profile) -> bool:

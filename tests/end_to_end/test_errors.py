@@ -106,7 +106,7 @@ def test_nor_above_one_of_a_file_that_cannot_be_read(where: str) -> None:
 
 def test_a_files_error_of_the_users_own_keeps_its_frames() -> None:
     def opens(own: Told, x: torch.Tensor) -> torch.Tensor:
-        return torch.load("missing.pt")
+        return computes(own, torch.load("missing.pt"))
 
     with pytest.raises(FileNotFoundError) as caught:
         autockpt.measure(lambda: block(opens)(BATCH))

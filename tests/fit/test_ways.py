@@ -140,3 +140,23 @@ def test_offloading_is_one_way_more() -> None:
     assert set(at_once) == {"plain", "planned", "offloaded"}
     assert at_once["offloaded"].fits and row.plan is not None and row.plan.offload is not None
     assert at_once["plain"].seconds <= at_once["offloaded"].seconds
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_on_one_clock_gradients_are_added_as_fast_as_the_steps_own_tensors(name: str) -> None:
+    """They took nothing there. Of a roofline's seconds both ways to tell the rate give the same."""
+    on_cpu = msgspec.structs.replace(load(name), device="cpu")
+    clock = FitClock.of(on_cpu)
+    assert clock.paces is None
+    assert clock.added.device_seconds == pytest.approx(FitClock.of(load(name)).added.device_seconds, rel=0.05)
+    plain = find_planned(on_cpu, Plan())
+    assert clock.seconds(plain, 3) == pytest.approx(3 * clock.seconds(plain) + 2 * clock.added.device_seconds)
+
+
+def test_on_one_clock_it_is_said_that_small_microbatches_take_more() -> None:
+    """The page said that they are timed with what a host takes to launch them."""
+    on_cpu = msgspec.structs.replace(load("gpt2-xl"), device="cpu", mode="measured")
+    for profile in (on_cpu, load("gpt2-xl")):
+        told = " ".join(str(find_fits(profile, ["rtx4090"]).explain()).split())
+        assert ("Microbatches are taken to need their share of" in told) == (profile is on_cpu)
+        assert ("Microbatches are timed with what the host takes to launch them" in told) == (profile is not on_cpu)
