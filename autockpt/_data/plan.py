@@ -13,7 +13,7 @@ from .cuts import Level, depth_of, refuse_cuts
 from .errors import InvalidFile, NotApplicable
 from .files import Stored
 from .goal import Goal
-from .offload import Offload
+from .offload import AS_IT_WAS, Moved, Offload
 from .profile import Profile, refuse_no_profile
 from .text.amounts import Bytes, Seconds
 from .text.keys import MEMBER, CallKey, MemberKey, UnitKey, split_key
@@ -68,14 +68,14 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     freed_bytes: Bytes = 0
     boundary_bytes: Bytes = 0
     kept_bytes: Bytes = 0
-    offload: Literal["boundary", "saved"] | None = None
+    offload: Moved | None = None
     until: CallKey | None = None
     moved_bytes: Bytes = 0
 
     @property
     def runs_again(self) -> bool:
         """Whether its calls run again in backward; not where what its one call saved comes back as it was."""
-        return self.offload != "saved"
+        return self.offload not in AS_IT_WAS
 
     @property
     def units(self) -> tuple[UnitKey, ...]:
