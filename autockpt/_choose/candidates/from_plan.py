@@ -18,7 +18,7 @@ from ..replay_cost.effects import PlannedReplay, replay_of
 from ..replay_cost.parts import Inner, in_parts
 from ..replay_cost.units import left_alone
 from . import Candidates
-from .moves import move_of
+from .moves import move_of, priced
 
 UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_HOST_RATE)
 """What moves cost in a plan by hand, which does not say it."""
@@ -56,7 +56,8 @@ def _replay(
     if replay is not None:
         nested = msgspec.structs.replace(replay.segment, cuts=segment.cuts, inner=segment.inner)
         replay = replace(replay, segment=nested)
-    return move_of(index, segment.offload, members, replay, rates, road, until) or replay
+    moved = move_of(index, segment.offload, members, replay, rates)
+    return replay if moved is None else priced(index, *moved, rates, road, until)
 
 
 def _inner(index: Index, named: Mapping[str, int], members: Members, segment: Segment) -> Inner:

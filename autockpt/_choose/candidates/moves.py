@@ -77,23 +77,22 @@ def _ways(
     One has the first deadline that leaves time for its copies, another one the first that leaves `ROOMY` times as much.
     If both have the same deadline, there is one variant.
     """
-    moved = move_of(index, what, members, stays, offload)
-    if moved is None:
+    found = move_of(index, what, members, stays, offload)
+    if found is None:
         return
+    moved = priced(index, *found, offload)
     yield moved
     if road is None:
         return
-    trips = moved.move.trips if moved.move is not None else ()
-    first = moved.members[0]
+    trips, first = moved.move.trips if moved.move is not None else (), members[0]
     call = index.call_numbers[first if not index.is_function(first) else index.nodes[first].parent]
     wanted = [trips, tuple(replace(trip, bytes=int(ROOMY * trip.bytes)) for trip in trips)]
     for until in road.ends.of(call)[:FAR]:
-        found = None
+        left = len(wanted)
         while wanted and road.has_time(Move(trips=wanted[0], until=until)):
             del wanted[0]
-            found = found or move_of(index, what, members, stays, offload, road, until)
-        if found is not None:
-            yield found
+        if len(wanted) < left:
+            yield priced(index, *found, offload, road, until)
 
 
 def later_ends(
@@ -105,23 +104,15 @@ def later_ends(
     what, members = replay.segment.offload, replay.members
     stays = replay_of(index, members, replay.alone, replay.whole) if replay.segment.runs_again else None
     gone = road.ends.gone[replay.move.until]
-    ends = road.ends.of(index.call_numbers[members[0]])
-    for until in [call for call in ends if road.ends.gone[call] > gone][:LATER]:
-        found = move_of(index, what, members, stays, offload, road, until)
-        if found is not None:
-            yield found
+    later = [call for call in road.ends.of(index.call_numbers[members[0]]) if road.ends.gone[call] > gone]
+    found = move_of(index, what, members, stays, offload)
+    yield from (priced(index, *found, offload, road, until) for until in later[:LATER] if found is not None)
 
 
 def move_of(
-    index: Index,
-    what: Moved | None,
-    members: Members,
-    stays: PlannedReplay | None,
-    offload: Offload,
-    road: Road | None = None,
-    until: int | None = None,
-) -> PlannedReplay | None:
-    """Return what it is to move something of some calls; None where there is nothing to move.
+    index: Index, what: Moved | None, members: Members, stays: PlannedReplay | None, offload: Offload
+) -> tuple[PlannedReplay, list[Trip]] | None:
+    """Return what it is to move something of some calls, but for its price, and what leaves; None where nothing does.
 
     Args:
         index: the recorded step.
@@ -129,19 +120,13 @@ def move_of(
         members: the calls.
         stays: their replay where nothing is moved; None where none runs.
         offload: where it waits.
-        road: the link there, where copies run beside the computing.
-        until: the call that copies may take as long as; None where the step waits for them.
     """
     if what == "saved":
-        return _move_saved(index, members, offload, road, until)
-    if stays is None or what is None:
-        return None
-    return _move_boundary(index, stays, offload, road, until)
+        return _saved_of(index, members)
+    return None if stays is None or what is None else _boundary_of(index, stays, offload)
 
 
-def _move_boundary(
-    index: Index, replay: PlannedReplay, offload: Offload, road: Road | None, until: int | None
-) -> PlannedReplay | None:
+def _boundary_of(index: Index, replay: PlannedReplay, offload: Offload) -> tuple[PlannedReplay, list[Trip]] | None:
     """Return a replay whose boundary waits elsewhere until it runs; None where there is nothing to move."""
     graphs = _with_graph(index, replay.members)
     if offload.is_shard and not _in_parts(index, offload, graphs.intersection(tensor for tensor, _ in replay.held)):
@@ -160,12 +145,10 @@ def _move_boundary(
         replay.segment, offload="boundary", moved_bytes=size, boundary_bytes=replay.segment.boundary_bytes - size
     )
     held = tuple((tensor, release) for tensor, release in replay.held if tensor not in moved)
-    return _priced(index, replace(replay, segment=segment, held=held), trips, offload, road, until)
+    return replace(replay, segment=segment, held=held), trips
 
 
-def _move_saved(
-    index: Index, members: Members, offload: Offload, road: Road | None, until: int | None
-) -> PlannedReplay | None:
+def _saved_of(index: Index, members: Members) -> tuple[PlannedReplay, list[Trip]] | None:
     """Return what it is to move what a module call saves; None where it saves too little, or not all of it may wait."""
     (node,) = members
     parent = index.nodes[node].parent
@@ -195,13 +178,21 @@ def _move_saved(
         additions=(),
         multiplies=False,
     )
-    return _priced(index, stays, trips, offload, road, until)
+    return stays, trips
 
 
-def _priced(
-    index: Index, stays: PlannedReplay, trips: Sequence[Trip], offload: Offload, road: Road | None, until: int | None
+def priced(
+    index: Index,
+    stays: PlannedReplay,
+    trips: Sequence[Trip],
+    offload: Offload,
+    road: Road | None = None,
+    until: int | None = None,
 ) -> PlannedReplay:
-    """Return what it is that some storages leave the device and come back, where nothing but these is missing yet."""
+    """Return what it is that some storages leave the device and come back, where nothing but these is missing yet.
+
+    The step waits for them where there is no `until`, the call that copies may take as long as.
+    """
     move = Move(trips=tuple(sorted(trips, key=lambda trip: trip.packed)), until=until)
     size = sum(trip.bytes for trip in trips)
     waits = offload.seconds(size, len(trips))
