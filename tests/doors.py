@@ -61,6 +61,7 @@ from autockpt._data.hardware.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.hardware.devices import named as named_device
 from autockpt._data.hardware.paces import QUEUE, host_mode, paces_of
 from autockpt._data.hardware.rooflines import IDLE_HOST, ROOFLINES, HostCosts
+from autockpt._data.offload import Moved
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
 from autockpt._data.shipped import read as read_shipped
@@ -99,6 +100,7 @@ from autockpt._show.explain.results import recorded_page
 from autockpt._show.explain.verification import verification_page
 from autockpt._show.page import Bar, Page, PageTable
 from autockpt._show.pictures.course import follow as follow_course
+from autockpt._train.messages.kinds import WAITING as CALLED_WAITING
 from autockpt._train.messages.words import in_words, phrase, shortened
 from autockpt.solvers.names import NAMES as SOLVER_NAMES
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
 from .text.keys import patterns
+
+Moved: TypeAlias = Literal["boundary", "saved"]
+"""What of a segment waits elsewhere from forward to backward: its boundary, or what its one call saved."""
+
+AS_IT_WAS: frozenset[Moved] = frozenset({"saved"})
+"""Where these wait nothing runs again: backward gets what forward saved."""
 
 HOST = "host"
 """The host's memory, for tensors of a device; anything else is a folder."""
@@ -162,9 +168,9 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return cls(where=place, write_rate=assumed, read_rate=assumed, assumed=True)
 
     @property
-    def pins(self) -> dict[Literal["saved", "boundary"], tuple[str, ...]]:
+    def pins(self) -> dict[Moved, tuple[str, ...]]:
         """The patterns of calls that must move, by what of them; nothing where there are none."""
-        found: dict[Literal["saved", "boundary"], tuple[str, ...]] = {"saved": self.saved, "boundary": self.boundary}
+        found: dict[Moved, tuple[str, ...]] = {"saved": self.saved, "boundary": self.boundary}
         return {kind: given for kind, given in found.items() if given}
 
     @property

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import msgspec
 
 from ..solvers.units import shown
-from .cuts import Level, depth_of, refuse_cuts
+from .cuts import Level, depth_of
 from .errors import InvalidFile, NotApplicable
 from .files import Stored
 from .goal import Goal
-from .offload import Offload
+from .offload import AS_IT_WAS, Moved, Offload
 from .profile import Profile, refuse_no_profile
 from .text.amounts import Bytes, Seconds
 from .text.keys import MEMBER, CallKey, MemberKey, UnitKey, split_key
@@ -68,14 +68,14 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     freed_bytes: Bytes = 0
     boundary_bytes: Bytes = 0
     kept_bytes: Bytes = 0
-    offload: Literal["boundary", "saved"] | None = None
+    offload: Moved | None = None
     until: CallKey | None = None
     moved_bytes: Bytes = 0
 
     @property
     def runs_again(self) -> bool:
         """Whether its calls run again in backward; not where what its one call saved comes back as it was."""
-        return self.offload != "saved"
+        return self.offload not in AS_IT_WAS
 
     @property
     def units(self) -> tuple[UnitKey, ...]:
@@ -169,13 +169,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     def __post_init__(self) -> None:
         seen: set[str] = set()
         for segment in self.segments:
-            if not segment.calls:
-                raise InvalidFile("a segment of the plan has no calls")
-            _refuse_moves(segment, self.offload)
-            if segment.cuts:
-                units, moves = bool(segment.units), segment.offload is not None
-                refuse_cuts(segment.cuts, segment.calls, units=units, moves=moves)
-            for call in (*segment.calls, *_refuse_inner(segment)):
+            for call in (*_refuse_segment(segment, self.offload),):
                 if call in seen:
                     raise InvalidFile(f"call {shown(call)} stands in the plan twice")
                 seen.add(call)
@@ -298,38 +292,55 @@ def levels_of(segment: Segment) -> int:
     return depth_of(segment.cuts) + max(map(levels_of, segment.inner), default=0)
 
 
-def _refuse_inner(segment: Segment, depth: int = 1) -> Iterator[str]:
-    """Refuse inner segments that cannot be such; yield the calls of all, however deep.
+def _refuse_segment(
+    segment: Segment, offload: Offload | None, around: Segment | None = None, depth: int = 0
+) -> Iterator[str]:
+    """Refuse a segment that cannot be such, under what a plan says of moving; yield its calls, and of those inside it.
 
     Raises:
-        InvalidFile: one of them cannot, or the segment around them cannot have any.
+        InvalidFile: it cannot, or one inside it.
     """
+    if not segment.calls:
+        raise InvalidFile(f"{'a' if around is None else 'an inner'} segment of the plan has no calls")
+    if depth > DEEPEST:
+        raise InvalidFile(f"the segment of {shown(segment.calls[0])} lies inside more than {DEEPEST} levels of others")
+    if why := _why_not(segment, offload, around):
+        raise InvalidFile(why)
+    yield from segment.calls
     for each in segment.inner:
-        if not each.calls:
-            raise InvalidFile("an inner segment of the plan has no calls")
-        name = shown(each.calls[0])
-        if depth > DEEPEST:
-            raise InvalidFile(f"the segment of {name} lies inside more than {DEEPEST} levels of others")
-        if segment.units or segment.offload is not None:
-            raise InvalidFile(f"the segment around {name} keeps or skips units, or moves tensors: leave out its inner")
-        if each.units or each.offload is not None or any(split_key(call)[1] for call in each.calls):
-            raise InvalidFile(f"the inner segment of {name} has calls of modules only, all of them recomputed")
-        _refuse_moves(each, None)
-        if each.cuts:
-            refuse_cuts(each.cuts, each.calls, units=False, moves=False)
-        yield from each.calls
-        yield from _refuse_inner(each, depth + 1)
+        yield from _refuse_segment(each, offload, segment, depth + 1)
 
 
-def _refuse_moves(segment: Segment, offload: Offload | None) -> None:
-    """Raise `InvalidFile` for a segment that moves what it cannot move, under what a plan says of moving."""
-    first = shown(segment.calls[0])
-    if segment.until is not None and segment.offload is None:
-        raise InvalidFile(f"the segment of {first} says until when, and moves nothing")
-    if offload is not None and offload.is_shard and (segment.until or not segment.runs_again):
-        raise InvalidFile(f"offload='shard' keeps parts of boundaries alone: not so {first}")
-    if not segment.runs_again and (len(segment.calls) > 1 or segment.units):
-        raise InvalidFile(f"the segment of {first} moves what its calls save: it is one call, without units")
+def _why_not(segment: Segment, offload: Offload | None, around: Segment | None) -> str:
+    """Say why a segment cannot be such: the first of the rows of what excludes what that holds; empty if it can."""
+    name, number, cuts = shown(segment.calls[0]), len(segment.calls), segment.cuts
+    units, moves, again, until = bool(segment.units), segment.offload is not None, segment.runs_again, segment.until
+    shard = offload is not None and offload.is_shard
+    mixed = around is not None and (around.units or around.offload)
+    deeper = around is not None and (units or moves or any(split_key(call)[1] for call in segment.calls))
+    wrong = cuts and (len(cuts) != number or cuts[0] or not any(cuts) or max(cuts) >= number)
+    excluded = (
+        (mixed, f"the segment around {name} keeps or skips units, or moves tensors: leave out its inner"),
+        (deeper, f"the inner segment of {name} has calls of modules only, all of them recomputed"),
+        (until is not None and not moves, f"the segment of {name} says until when, and moves nothing"),
+        (shard and (until or not again), f"offload='shard' keeps parts of boundaries alone: not so {name}"),
+        (
+            not again and (number > 1 or units),
+            f"the segment of {name} moves what its calls save: it is one call, without units",
+        ),
+        (
+            wrong,
+            f"the replay of the segment of {name} cannot go in parts by the cuts {shown(list(cuts))}: there is one for "
+            f"each of its {number} calls, 0 for the first, a level below {number} where a part begins, and some part "
+            "does",
+        ),
+        (
+            cuts and units,
+            f"the segment of {name} keeps or skips units, so its replay cannot go in parts: leave out its cuts",
+        ),
+        (cuts and moves, f"the segment of {name} moves tensors, so its replay cannot go in parts: leave out its cuts"),
+    )
+    return next((why for holds, why in excluded if holds), "")
 
 
 def refuse_no_plan(plan: object) -> None:

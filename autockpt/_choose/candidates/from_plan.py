@@ -18,7 +18,7 @@ from ..replay_cost.effects import PlannedReplay, replay_of
 from ..replay_cost.parts import Inner, in_parts
 from ..replay_cost.units import left_alone
 from . import Candidates
-from .moves import move_boundary, move_saved
+from .moves import move_of, priced
 
 UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_HOST_RATE)
 """What moves cost in a plan by hand, which does not say it."""
@@ -50,17 +50,14 @@ def _replay(
 ) -> PlannedReplay | None:
     """Return what a segment is in the recorded step; None for nothing: no replay runs, or nothing is moved."""
     until = None if road is None else _until(index, members, segment)
-    if not segment.runs_again:
-        return move_saved(index, members[0], rates, road, until)
     if segment.goes_in_parts and not any(index.passes.keeping):  # else all is replayed at once
         return in_parts(index, *_inner(index, named, members, segment), {})
-    replay = replay_of(index, members, *_idle(index, members, segment))
+    replay = replay_of(index, members, *_idle(index, members, segment)) if segment.runs_again else None
     if replay is not None:
         nested = msgspec.structs.replace(replay.segment, cuts=segment.cuts, inner=segment.inner)
         replay = replace(replay, segment=nested)
-    if replay is None or segment.offload is None:
-        return replay
-    return move_boundary(index, replay, rates, road, until) or replay
+    moved = move_of(index, segment.offload, members, replay, rates)
+    return replay if moved is None else priced(index, *moved, rates, road, until)
 
 
 def _inner(index: Index, named: Mapping[str, int], members: Members, segment: Segment) -> Inner:

@@ -14,13 +14,12 @@ are then what copies take from the device's memory, and what waiting is left: se
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from ..._data.offload import Offload
+from ..._data.offload import Moved, Offload
 from ..._data.plan import Segment
 from ..._data.profile import Profile
 from ..index.profile_index import Index, Members
@@ -63,41 +62,37 @@ def moves_of(
     late = _written_later(index)
     calls = () if offload.is_shard else index.call_nodes  # of what calls save nothing is known to be alike on ranks
     for each in replays:
-        moved = move_boundary(index, each, offload)
-        if moved is not None:
-            yield moved
-            if road is not None and len(each.members) == 1 and not each.alone:
-                yield from _overlapped(index, moved, functools.partial(move_boundary, index, each, offload, road), road)
+        alone = len(each.members) == 1 and not each.alone
+        yield from _ways(index, "boundary", each.members, each, offload, road if alone else None)
     for node in calls:
         if not any(index.covers((node,), saver) and index.covers((node,), writer) for saver, writer in late):
-            found = move_saved(index, node, offload)
-            if found is not None:
-                yield found
-                if road is not None:
-                    yield from _overlapped(
-                        index, found, functools.partial(move_saved, index, node, offload, road), road
-                    )
+            yield from _ways(index, "saved", (node,), None, offload, road)
 
 
-def _overlapped(
-    index: Index, moved: PlannedReplay, move_ending_at: Callable[[int], PlannedReplay | None], road: Road
+def _ways(
+    index: Index, what: Moved, members: Members, stays: PlannedReplay | None, offload: Offload, road: Road | None
 ) -> Iterator[PlannedReplay]:
-    """Yield variants of a move whose copies overlap with compute.
+    """Yield a move for which the step waits, and variants of it whose copies overlap with compute.
 
     One has the first deadline that leaves time for its copies, another one the first that leaves `ROOMY` times as much.
     If both have the same deadline, there is one variant.
     """
-    trips = moved.move.trips if moved.move is not None else ()
-    first = moved.members[0]
+    found = move_of(index, what, members, stays, offload)
+    if found is None:
+        return
+    moved = priced(index, *found, offload)
+    yield moved
+    if road is None:
+        return
+    trips, first = moved.move.trips if moved.move is not None else (), members[0]
     call = index.call_numbers[first if not index.is_function(first) else index.nodes[first].parent]
     wanted = [trips, tuple(replace(trip, bytes=int(ROOMY * trip.bytes)) for trip in trips)]
     for until in road.ends.of(call)[:FAR]:
-        found = None
+        left = len(wanted)
         while wanted and road.has_time(Move(trips=wanted[0], until=until)):
             del wanted[0]
-            found = found or move_ending_at(until)
-        if found is not None:
-            yield found
+        if len(wanted) < left:
+            yield priced(index, *found, offload, road, until)
 
 
 def later_ends(
@@ -106,23 +101,32 @@ def later_ends(
     """Return a move beside the computing with later ends, the next one first."""
     if offload is None or road is None or replay.move is None or replay.move.until is None:
         return
-    stays = (
-        replay_of(index, replay.members, replay.alone, replay.whole) if replay.segment.offload == "boundary" else None
-    )
+    what, members = replay.segment.offload, replay.members
+    stays = replay_of(index, members, replay.alone, replay.whole) if replay.segment.runs_again else None
     gone = road.ends.gone[replay.move.until]
-    ends = road.ends.of(index.call_numbers[replay.members[0]])
-    for until in [call for call in ends if road.ends.gone[call] > gone][:LATER]:
-        if stays is not None:
-            found = move_boundary(index, stays, offload, road, until)
-        else:
-            found = move_saved(index, replay.members[0], offload, road, until)
-        if found is not None:
-            yield found
+    later = [call for call in road.ends.of(index.call_numbers[members[0]]) if road.ends.gone[call] > gone]
+    found = move_of(index, what, members, stays, offload)
+    yield from (priced(index, *found, offload, road, until) for until in later[:LATER] if found is not None)
 
 
-def move_boundary(
-    index: Index, replay: PlannedReplay, offload: Offload, road: Road | None = None, until: int | None = None
-) -> PlannedReplay | None:
+def move_of(
+    index: Index, what: Moved | None, members: Members, stays: PlannedReplay | None, offload: Offload
+) -> tuple[PlannedReplay, list[Trip]] | None:
+    """Return what it is to move something of some calls, but for its price, and what leaves; None where nothing does.
+
+    Args:
+        index: the recorded step.
+        what: that; None for nothing.
+        members: the calls.
+        stays: their replay where nothing is moved; None where none runs.
+        offload: where it waits.
+    """
+    if what == "saved":
+        return _saved_of(index, members)
+    return None if stays is None or what is None else _boundary_of(index, stays, offload)
+
+
+def _boundary_of(index: Index, replay: PlannedReplay, offload: Offload) -> tuple[PlannedReplay, list[Trip]] | None:
     """Return a replay whose boundary waits elsewhere until it runs; None where there is nothing to move."""
     graphs = _with_graph(index, replay.members)
     if offload.is_shard and not _in_parts(index, offload, graphs.intersection(tensor for tensor, _ in replay.held)):
@@ -141,14 +145,12 @@ def move_boundary(
         replay.segment, offload="boundary", moved_bytes=size, boundary_bytes=replay.segment.boundary_bytes - size
     )
     held = tuple((tensor, release) for tensor, release in replay.held if tensor not in moved)
-    return _priced(index, replace(replay, segment=segment, held=held), trips, offload, road, until)
+    return replace(replay, segment=segment, held=held), trips
 
 
-def move_saved(
-    index: Index, node: int, offload: Offload, road: Road | None = None, until: int | None = None
-) -> PlannedReplay | None:
+def _saved_of(index: Index, members: Members) -> tuple[PlannedReplay, list[Trip]] | None:
     """Return what it is to move what a module call saves; None where it saves too little, or not all of it may wait."""
-    members = (node,)
+    (node,) = members
     parent = index.nodes[node].parent
     if parent < 0 or index.reason(members):
         return None
@@ -176,13 +178,21 @@ def move_saved(
         additions=(),
         multiplies=False,
     )
-    return _priced(index, stays, trips, offload, road, until)
+    return stays, trips
 
 
-def _priced(
-    index: Index, stays: PlannedReplay, trips: Sequence[Trip], offload: Offload, road: Road | None, until: int | None
+def priced(
+    index: Index,
+    stays: PlannedReplay,
+    trips: Sequence[Trip],
+    offload: Offload,
+    road: Road | None = None,
+    until: int | None = None,
 ) -> PlannedReplay:
-    """Return what it is that some storages leave the device and come back, where nothing but these is missing yet."""
+    """Return what it is that some storages leave the device and come back, where nothing but these is missing yet.
+
+    The step waits for them where there is no `until`, the call that copies may take as long as.
+    """
     move = Move(trips=tuple(sorted(trips, key=lambda trip: trip.packed)), until=until)
     size = sum(trip.bytes for trip in trips)
     waits = offload.seconds(size, len(trips))

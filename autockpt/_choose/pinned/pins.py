@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from ..._data.errors import PinError
 from ..._data.goal import Patterns, Pins
+from ..._data.offload import Moved
 from ...solvers.pins import coverable
 from ...solvers.units import listed
 from ..candidates import Candidates
@@ -20,8 +21,6 @@ from ..candidates.by_hand import running, sparing, whole_run
 from ..index.profile_index import Index
 from ..replay_cost.effects import PlannedReplay, replay_of
 from .matching import ROOT, named
-
-Kind: TypeAlias = Literal["saved", "boundary"]
 
 ByHand: TypeAlias = Mapping[int, PlannedReplay]
 """For calls and functions to recompute, by node, the replay that their pins ask for."""
@@ -133,7 +132,7 @@ def _sparing(candidates: Candidates, kept: Collection[int]) -> Iterator[PlannedR
                 yield found
 
 
-def _moved(index: Index, moving: Mapping[Kind, tuple[str, ...]]) -> dict[int, tuple[str, str]]:
+def _moved(index: Index, moving: Mapping[Moved, tuple[str, ...]]) -> dict[int, tuple[str, str]]:
     """The calls that must move: what of them, and by which pattern. Of calls inside one another it means the outermost.
 
     Raises:

@@ -21,7 +21,7 @@ from ..._torch import private
 from ..._torch.devices.present import generators
 from .marks import SeenCall, SeenFunction
 
-States: TypeAlias = list[tuple[torch.Generator, bytearray]]
+TorchStates: TypeAlias = list[tuple[torch.Generator, bytearray]]
 _Place: TypeAlias = tuple[str, str]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size, type)
@@ -115,7 +115,7 @@ class Checks:
 
         return ended
 
-    def _states(self) -> States:
+    def _states(self) -> TorchStates:
         return [(generator, state_of(generator)) for generator in self._generators]
 
 
@@ -186,7 +186,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return plain and one.dtype == other.dtype and torch.equal(one, other)
 
 
-def _drawn(states: States, devices: set[torch.device]) -> tuple[bool, str]:
+def _drawn(states: TorchStates, devices: set[torch.device]) -> tuple[bool, str]:
     """Whether a generator advanced; and a reason, if that was on a device on which no tensor was given."""
     moved = [generator.device for generator, before in states if state_of(generator) != before]
     elsewhere = [device for device in moved if device.type != "cpu" and device not in devices]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from torch import nn
 
 from ..._calls.found.spared import Inside
+from ..._data.offload import Moved
 from ..._data.plan import Plan
 from ..._stash.plan_stash import PlanStash
 from .frame import Frame, Replayer
@@ -44,7 +45,7 @@ class Place:
     buffers: Inside | None
     linked: bool
     selective: bool
-    offload: Literal["boundary", "saved"] | None = None
+    offload: Moved | None = None
     until: str | None = None
     cut: int = 0
     unread: Inside = ()

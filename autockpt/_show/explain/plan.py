@@ -12,9 +12,11 @@ from ..._choose.candidates.from_plan import find_planned
 from ..._choose.predict.timeline import predict_timeline
 from ..._data.goal import Goal
 from ..._data.hardware.paces import host_mode
+from ..._data.offload import AS_IT_WAS, Moved
 from ..._data.plan import Plan, Segment, levels_of
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
+from ..._train.messages.kinds import LEVELS, WAITING
 from ...solvers.units import format_like, format_seconds
 from ..page import YELLOW, Bar, Page, PageTable, counted
 from .chart import timeline_chart
@@ -24,13 +26,6 @@ from .names import inner_labels, span_of_segments, unit_labels, without_layer
 
 FIGURES = ("freed_bytes", "boundary_bytes", "kept_bytes", "cuts", "offload", "moved_bytes")
 """Fields of a segment that a row of segments takes over: they are equal in all of the row's segments."""
-
-LEVELS = (
-    "Where there are several levels, recomputing goes on inside recomputing: in backward the calls run again without "
-    "saving anything but what their parts begin with, and then part by part, from the last to the first. What is "
-    "recomputed again inside a call saves nothing as that runs again: it runs once more when backward comes to it."
-)
-
 
 SAME = ("model", "solver", "status", "gap", "choice_gap", "lower_bound_seconds", "profile_mode", "host_mode", "goal")
 """Fields of a plan that its document has by the same names."""
@@ -65,7 +60,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     cuts: tuple[int, ...] = ()
     inner: tuple[str, ...] = ()
     levels: int = 1
-    offload: str | None = None
+    offload: Moved | None = None
     moved_bytes: int = 0
 
 
@@ -204,8 +199,8 @@ def _recomputed(rows: Sequence[SegmentRow], plan: Plan) -> Iterator[str | PageTa
     """Yield a table with a row for segments that look alike, and what their replays do not run again."""
     in_unit = functools.partial(format_like, amount=budget_of(plan))
     parts = plan.offload is not None and plan.offload.is_shard
-    yield from _moved([row for row in rows if row.offload], in_unit, parts=parts)
-    rows = [row for row in rows if row.offload != "saved"]
+    yield from _moved(rows, in_unit, parts=parts)
+    rows = [row for row in rows if row.offload not in AS_IT_WAS]
     if not rows:
         yield "Recomputed: nothing, every call is kept"
         return
@@ -239,12 +234,10 @@ def _columns(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> dict[
 
 def _moved(rows: Sequence[SegmentRow], in_unit: Callable[[int], str], *, parts: bool) -> Iterator[PageTable]:
     """Yield a table with a row for segments that look alike and that move something off the device, or keep parts."""
-    if rows:
-        whole = in_unit(sum(row.segments * row.moved_bytes for row in rows))
-        what = ["what it saves" if row.offload == "saved" else "its boundary" for row in rows]
-        table = [
-            [str(row.segments), row.calls, said, in_unit(row.moved_bytes)] for row, said in zip(rows, what, strict=True)
-        ]
+    moved = [(row, WAITING[row.offload][0]) for row in rows if row.offload]
+    if moved:
+        whole = in_unit(sum(row.segments * row.moved_bytes for row, _ in moved))
+        table = [[str(row.segments), row.calls, said, in_unit(row.moved_bytes)] for row, said in moved]
         done, title = "moved", f"Moved off the device: {whole} in all; bytes of each, as predicted"
         if parts:
             done = "in parts"

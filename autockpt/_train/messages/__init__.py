@@ -4,7 +4,8 @@ said.py     warnings, each given once
 spoken.py   progress, in one line each
 account.py  how a model's steps ran so far
 report.py   `report`: the account, in ten lines
-words.py    what a plan recomputes, and what it moves, in words
+words.py    what a plan recomputes, in words
+kinds.py    what kinds of segments are called: in parts, again inside, moved
 unseen.py   notices that a model trains although none of its own training forwards was seen
 other_models.py which of several models a loop calls, and which other models train in it under their own budgets
 """

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..._choose.index.products import multiplies
-from ..._data.cuts import depth_of
-from ..._data.plan import Plan, Segment, levels_of
+from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.text.keys import label, split_key
-from ...solvers.units import format_like
+from .kinds import kinds_in_words, moved_in_words
 
 MOST = 3
 """How many kinds of calls are named; the rest are counted."""
@@ -66,60 +65,19 @@ def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
     if len(ordered) > MOST:
         more = sum(len(kind.segments) for kind in ordered[MOST:])
         yield f"and {more} {'call' if more == 1 else 'calls'} of other kinds"
-    if kinds:
-        yield from filter(None, (_in_parts(plan), _inside(plan)))
-    if moved := _moved(plan):
+    yield from kinds_in_words(plan)
+    if moved := moved_in_words(plan):
         yield moved if kinds else f"nothing, {moved}"
 
 
 def phrase(plan: Plan, profile: Profile | None = None) -> str:
     """Return the same in one line. Of several kinds it has only the first two, without what they keep."""
-    said, last = list(in_words(plan, profile)), [*filter(None, (_in_parts(plan), _inside(plan), _moved(plan)))]
+    said, last = list(in_words(plan, profile)), [*kinds_in_words(plan), *filter(None, [moved_in_words(plan)])]
     if len(said) < 2:
         return said[0] if said else "nothing"
     again = said[: len(said) - len(last)]
     first = ", ".join(each.partition("; ")[0] for each in again[:2]) + (" and more" if len(again) > 2 else "")
     return ", ".join([first, *last])
-
-
-def _in_parts(plan: Plan) -> str:
-    """Say how deep a plan recomputes inside what it recomputes; empty where it does not."""
-    cut = [segment for segment in plan.segments if segment.cuts]
-    if not cut:
-        return ""
-    runs = "1 run" if len(cut) == 1 else f"{len(cut)} runs"
-    return f"{runs} of calls in parts, up to {max(depth_of(segment.cuts) for segment in cut)} levels deep"
-
-
-def _inside(plan: Plan) -> str:
-    """Say of how many calls something inside is recomputed again; empty where of none."""
-    around = [segment for segment in plan.segments if segment.inner]
-    if not around:
-        return ""
-    calls = sum(
-        any(each.calls[0].startswith(f"{call.rpartition('#')[0]}.") for each in segment.inner)
-        for segment in around
-        for call in segment.calls
-    )
-    deepest = max(map(levels_of, around))
-    return f"again inside {calls} {'call' if calls == 1 else 'calls'}, up to {deepest} levels deep"
-
-
-def _moved(plan: Plan) -> str:
-    """Say what a plan moves off the device, and to where; empty if it moves nothing."""
-    moving = [segment for segment in plan.segments if segment.offload]
-    if not moving:
-        return ""
-    saving = sum(not segment.runs_again for segment in moving)
-    what = [f"what {saving} {'call saves' if saving == 1 else 'calls save'}"] if saving else []
-    if boundaries := len(moving) - saving:
-        what.append(f"{boundaries} {'boundary' if boundaries == 1 else 'boundaries'}")
-    n_bytes = sum(segment.moved_bytes for segment in moving)
-    size = f"{format_like(n_bytes, plan.goal.budget if plan.goal else None)} " if n_bytes else ""
-    if plan.offload is not None and plan.offload.is_shard:
-        return f"and {size}left to other ranks: parts of {what[-1]}"
-    place = "host" if plan.offload is None or plan.offload.is_host else plan.offload.where
-    return f"and {size}moved to {place}: {', '.join(what)}"
 
 
 def shortened(names: Iterable[str]) -> dict[str, str]:
