@@ -162,8 +162,8 @@ class _Pieces:
     """The kinds of pieces met so far, which tensors share.
 
     `options` are, per stretch, the columns of which exactly one is 1: the stretch itself, and the candidates that cover
-    it. `alive` has the columns made here, by their forms. `said` has all forms that such a column implies: its own, and
-    those of the columns among them.
+    it. `alive` has the columns made here, by their forms. `implied` has all forms that such a column implies: its own,
+    and those of the columns among them.
     """
 
     def __init__(self, arcs: Sequence[tuple[int, int]], n_candidates: int) -> None:
@@ -173,25 +173,25 @@ class _Pieces:
                 options[stretch].add(column)
         self.arcs, self.options = arcs, [frozenset(each) for each in options]
         self.alive: dict[tuple[Form, ...], int] = {}
-        self.said: dict[int, frozenset[Form]] = {}
+        self.implied: dict[int, frozenset[Form]] = {}
         self.known: dict[tuple[frozenset[int], Form], Form | None] = {}
 
     def form(self, holders: frozenset[int], later: Form) -> Form | None:
         """Columns whose sum says whether a piece is alive; None where it always is.
 
-        If the `later` piece of its tensor is alive, a piece is too. So forms that the later piece's column implies are
-        not repeated.
+        Where one sum cannot say it, a new column is made: it is 1 if one of several sums is. If the `later` piece of
+        its tensor is alive, a piece is too. So sums that the later piece's column implies are not repeated.
         """
         key = (holders, later)
         if key not in self.known:
             forms = self._forms(holders)
             if forms is not None and len(forms) > 1:
-                said = self.said.get(later[0], frozenset()) if len(later) == 1 else frozenset()
-                if said:
-                    forms = (later, *(form for form in forms if form not in said))
+                implied = self.implied.get(later[0], frozenset()) if len(later) == 1 else frozenset()
+                if implied:  # `later` is a column made here: it stands for all that it implies
+                    forms = (later, *(form for form in forms if form not in implied))
                 if len(forms) > 1:
                     column = self.alive.setdefault(forms, len(self.arcs) + len(self.alive))
-                    self.said[column] = said.union(forms)
+                    self.implied[column] = implied.union(forms)
                     forms = ((column,),)
             self.known[key] = None if forms is None else forms[0]
         return self.known[key]

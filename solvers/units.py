@@ -125,12 +125,12 @@ def is_decimal(amount: object) -> bool:
     return isinstance(amount, str) and re.search(r"[kmgt]b\s*$", amount, re.IGNORECASE) is not None
 
 
-def alike(n_bytes: int, amount: object) -> int | str:
+def in_unit_of(n_bytes: int, amount: object) -> int | str:
     """Return bytes as a budget in the unit of `amount`, exact to the byte, if that is a power of ten; else as a number.
 
     Example:
-        >>> from autockpt.solvers.units import alike
-        >>> alike(23_280_000_000, "24GB"), alike(23_280_000_000, "22GiB")
+        >>> from autockpt.solvers.units import in_unit_of
+        >>> in_unit_of(23_280_000_000, "24GB"), in_unit_of(23_280_000_000, "22GiB")
         ('23.28GB', 23280000000)
     """
     if not is_decimal(amount):

@@ -58,14 +58,14 @@ def _crossing(peak_bytes: BytesAt, budget_bytes: float, fits: int, most: int | N
     fits_not = None if most is None else most + 1
     peaks: dict[int, int] = {}
     for guess in range(10**6):
-        sizes = [size for size in FIRST_SIZES if size not in peaks]
         if fits_not is not None and fits_not - fits <= 1:
             return fits
-        if sizes and (fits_not is None or sizes[0] < fits_not) and sizes[0] > fits:
-            size = sizes[0]
+        untried = [size for size in FIRST_SIZES if size not in peaks]
+        if untried and (fits_not is None or untried[0] < fits_not) and untried[0] > fits:
+            size = untried[0]  # small sizes first, through whose peaks a line can be drawn
         elif fits_not is not None and (guess >= MOST_GUESSES or len(peaks) < 2):
-            size = (fits + fits_not) // 2
-        else:
+            size = (fits + fits_not) // 2  # there is no line, or it does not close in: halve
+        else:  # where the line meets the budget; twice the size as long as there is none
             size = max(_secant(peaks, budget_bytes) if len(peaks) > 1 else 2 * max(fits, 1), fits + 1)
             size = size if fits_not is None else min(size, fits_not - 1)
         peaks[size] = peak_bytes(size)

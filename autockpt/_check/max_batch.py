@@ -26,7 +26,7 @@ from .._torch.devices import device_of, planned_device
 from .._train.apply import goal_for
 from .._train.request import less_margin
 from ..solvers.errors import BudgetError, Infeasible
-from ..solvers.units import alike, shown
+from ..solvers.units import in_unit_of, shown
 from .fitting import FIRST_SIZES, largest
 
 _log = logging.getLogger("autockpt")
@@ -164,7 +164,7 @@ def max_batch(
         return profile(model, make_inputs(size), loss=loss, optimizer=optimizer, mode=mode, device=device)
 
     def plan_of(recorded: Profile, seconds: float = seconds) -> Plan:
-        return search(recorded, alike(budget_bytes, budget), seconds=seconds)
+        return search(recorded, in_unit_of(budget_bytes, budget), seconds=seconds)
 
     recorded = functools.cache(record)
     fake = recorded if mode == "fake" else functools.cache(functools.partial(record, mode="fake"))

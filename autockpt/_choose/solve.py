@@ -246,7 +246,7 @@ def _solution(
         plan, plain_seconds = _carried(candidates, error, asked), candidates.plain_seconds
         raise error.carrying(plan=plan, plain_seconds=plain_seconds, pins=tuple(asked.pins)) from None
     except Infeasible as error:
-        if error.chosen is None or budget_bytes is None:
+        if error.chosen is None or budget_bytes is None:  # nothing to advise: no choice is known, or any peak would do
             raise
         unpinned_bytes = _minimum_bytes(found, asked, deadline) if asked.pins else None
         parts = peak_parts(candidates, error.chosen)

@@ -161,14 +161,15 @@ def decode(data: bytes, *kinds: type[S], source: str) -> S:
     """Parse and validate JSON `data`, packed or not, as that of the `kinds` whose schema it has.
 
     Raises:
-        InvalidFile: not JSON, another schema than that of the last kind, unknown or missing fields, or contents that
-            contradict.
+        InvalidFile: not JSON, a schema of none of the kinds or of another version, unknown or missing fields, or
+            contents that contradict.
     """
-    data, kind = _unpacked(data, source), kinds[-1]
+    data = _unpacked(data, source)
+    kind = kinds[-1]  # named where the schema is of none
     try:
         found = msgspec.json.decode(data, type=_Head).schema
         same = [each for each in kinds if schema_of(each).partition("/")[0] == found.partition("/")[0]]
-        kind = same[0] if same else kind
+        kind = same[0] if same else kind  # of another version
         if found != schema_of(kind):
             cure = "Record or solve it again." if same else "Give a file of that kind."
             raise InvalidFile(

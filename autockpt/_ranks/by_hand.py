@@ -39,8 +39,8 @@ _PLAIN = Segment(calls=("",))
 def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Callable[[], object]) -> Plan:
     """Put a plan on a model. If its replays run collectives, put it on all ranks or on none.
 
-    With units of FSDP2, that depends on the plan. A rank whose plan runs no collectives tells the others so, and does
-    not wait.
+    With units of FSDP2 they do only if the plan recomputes a call that gathers. A rank whose plan runs no collectives
+    tells the others so, and does not wait.
 
     Args:
         model: the model.

@@ -49,7 +49,7 @@ UNKNOWN = PARTS + "This process is in no process group of the name {0!r}."
 
 
 def refuse_no_parts(model: nn.Module, offload: Offload) -> None:
-    """Refuse a model whose boundaries cannot be split among ranks, however its layers are shared later.
+    """Refuse a model whose boundaries cannot be split among ranks, even if its layers are still to be shared.
 
     Raises:
         NotApplicable: it is such a model, or this process is in no process group, or not in `offload.group`.
@@ -58,6 +58,7 @@ def refuse_no_parts(model: nn.Module, offload: Offload) -> None:
         raise NotApplicable(NO_GROUP)
     if offload.group and private.own_rank() not in _members(offload.group):
         raise NotApplicable(UNKNOWN.format(offload.group))
+    # A bare model may still be parallelized over a group. One that is wrapped already has had its chance.
     if (wrappers(model) or units(model)) and not offload.group and not runs_collectives(model):
         raise NotApplicable(NOT_SHARED.format(type(model).__name__, OWN_BATCH))
 

@@ -188,9 +188,9 @@ def _seconds(stash: Stash | OverlappedStash, n_bytes: int, device: torch.device)
 
 
 def _there_and_back(stash: Stash | OverlappedStash, row: torch.Tensor) -> Iterator[None]:
-    """Move a row of bytes to a stash and back; yield each time that it has arrived."""
+    """Move a row of bytes to a stash and back. It yields once the row has arrived, each time, for a clock."""
     if isinstance(stash, OverlappedStash):
-        sent = stash.send(row, row)
+        sent = stash.send(row, row)  # the tensor, and the memory that it comes back to
         sent.settle()
         stash.lanes.finish()
         yield

@@ -22,7 +22,7 @@ from .._run.compare.checks import Checking
 from .._torch.devices import Device
 from ..solvers.errors import BudgetError, Infeasible
 from ..solvers.registry import named
-from ..solvers.units import alike, format_like, shown
+from ..solvers.units import format_like, in_unit_of, shown
 
 if TYPE_CHECKING:
     from .._compiled.hold import CompiledRequest
@@ -118,7 +118,7 @@ class Request:
         """
         goal = less_margin(self.goal, device)
         if share != 1 and goal.budget_bytes is not None:
-            goal = Goal(budget=alike(int(share * goal.budget_bytes), goal.budget))
+            goal = Goal(budget=in_unit_of(int(share * goal.budget_bytes), goal.budget))
         try:
             plan = choose(profile, self._asked(goal), bounded=False)
         except Infeasible as error:
@@ -147,7 +147,7 @@ def less_margin(goal: Goal, device: Device) -> Goal:
     """Return the goal with a budget in bytes reduced by the margin that the device's allocator needs."""
     if goal.budget_bytes is None or not device.margin:
         return goal
-    return Goal(budget=alike(int((1 - device.margin) * goal.budget_bytes), goal.budget))
+    return Goal(budget=in_unit_of(int((1 - device.margin) * goal.budget_bytes), goal.budget))
 
 
 def _refuse_no_shapes(plan_for: object) -> None:

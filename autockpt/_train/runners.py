@@ -169,7 +169,8 @@ class PlannedRunner(StepRunner):
             self._measured.ends()
 
     def end(self, arguments: object, *, cut: bool) -> Ran:
-        if self._after_backward is not None and not self._backward_began:  # it may have begun at no output
+        # A backward that began elsewhere than at an output of the model was not seen.
+        if self._after_backward is not None and not self._backward_began:
             self._after_backward()
         if self._measured is None:
             return Ran(ready=self._ready)

@@ -155,7 +155,8 @@ class Chain:
         held = self._slots(slot_bytes)
         fits = np.clip(np.floor((room_bytes - self.own_peak_bytes) / slot_bytes), -1, slots).astype(np.int64)
         top = int(np.clip((room_bytes - self.apex_bytes) // slot_bytes, -1, slots))
-        room = np.minimum(fits, slots - held) + 1  # slots before an arc that leave it room
+        # So many numbers of slots that a path may hold before an arc leave the arc room: 0, 1, and so on.
+        room = np.minimum(fits, slots - held) + 1
         cost = [candidate.recompute_seconds for candidate in candidates] + [0.0] * (n_points - 1)
         arriving: list[list[int]] = [[] for _ in range(n_points)]
         for arc, (_, last) in enumerate(columns.arcs):

@@ -84,7 +84,7 @@ def solve_auto(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> So
 def _solved(problem: Problem, budget_bytes: int, deadline: Deadline, asked: str) -> Solution:
     judge = Judge(problem)
     if judge.peak(()) <= budget_bytes:
-        return judged(problem, (), solver=asked if asked == "ilp" else "none")  # nothing is cheaper than nothing
+        return judged(problem, (), solver="ilp" if asked == "ilp" else "none")  # `auto` names who found it: nobody here
     instants = Instants(judge, deadline)
     best = instants.best(budget_bytes)
     return search(instants.columns, best, budget_bytes, deadline=deadline, asked=asked)
@@ -219,14 +219,17 @@ class _Search:
             keeps = self.judge.seconds(plan) <= self.question.most_seconds * (1 + CLOSE)
         if keeps and (self.goal(plan), len(plan)) < (self.goal(self.plan), len(self.plan)):
             self.plan = plan
-            self.prove(self.bound)
+            self.raise_bound(self.bound)
 
-    def prove(self, bound: float) -> None:
-        """Note a bound. If it lies above the best plan, within a tolerance, the plan is optimal."""
+    def raise_bound(self, bound: float) -> None:
+        """Raise the bound, at most to the figure of the best plan. There the plan is proven to be optimal.
+
+        A bound above that figure by more than rounding is nonsense: the best plan is below it.
+        """
         goal = self.goal(self.plan)
         if not bound <= goal + ROUGH * max(goal, SCALE * self.question.unit):
-            unit = "seconds" if self.question.goal == "seconds" else "bytes above the budget"
-            raise highs.nonsense(f"no plan below {bound:g} {unit}, where the judge has one of {goal:g}")
+            in_words = "seconds" if self.question.goal == "seconds" else "bytes above the budget"
+            raise highs.nonsense(f"no plan below {bound:g} {in_words}, where the judge has one of {goal:g}")
         self.bound = min(max(self.bound, bound), goal)
 
     def proven(self) -> bool:
@@ -253,7 +256,7 @@ class _Search:
             if not answer.solved or answer.values is None or answer.bound is None:
                 return
             self.guide = answer
-            self.prove(answer.bound * (1 - SAFE))
+            self.raise_bound(answer.bound * (1 - SAFE))
             over_bytes = answer.bound if self.question.goal == "peak" else 0.0
             new = self.broken(columns.levels(answer.values), (limit_bytes + over_bytes) * (1 + SAFE))
             if not new:
@@ -280,7 +283,7 @@ class _Search:
             if proves:
                 if answer.infeasible:
                     raise highs.nonsense("no plan at all, where the judge has one")
-                self.prove(answer.bound or 0.0)
+                self.raise_bound(answer.bound or 0.0)
             if answer.values is None:
                 return
             plan = question.columns.plan(answer.values)

@@ -63,22 +63,22 @@ def doubled(
     doubles: list[nn.Module] = [*map(object.__new__, map(type, tree.modules))]
     undo.append((_let_go, (tree.modules, doubles)))
     others = {**instead, **dict(zip(map(id, tree.modules), doubles, strict=True))}
-    rebind, parts = _Rebinding(others), tree.parts()
+    rebind, copies = _Rebinding(others), tree.copies()
     for key, own in tags.items():
         vars(instead[key]).update(rebind.contents(own))
     held: dict[int, Contents] = {}
-    for key, part in parts.items():
-        every = part.values()
+    for key, content in copies.items():
+        every = content.values()
         same = others.keys().isdisjoint(map(id, every))
-        held[key] = part.copy() if same else dict(zip(part, map(others.get, map(id, every), every), strict=True))
+        held[key] = content.copy() if same else dict(zip(content, map(others.get, map(id, every), every), strict=True))
     for double, found in zip(doubles, tree.contents, strict=True):
         contents = rebind.contents(found)
         for name in HELD:
             contents[name] = held.get(id(found[name])) or {}
         hooks, pre_hooks = found["_forward_hooks"], found["_forward_pre_hooks"]
-        if gone or hooks or pre_hooks or id(hooks) in parts or id(pre_hooks) in parts:
+        if gone or hooks or pre_hooks or id(hooks) in copies or id(pre_hooks) in copies:
             for name in HOOKS:
-                own = {**gone.get(name, NOTHING), **parts.get(id(found[name]), NOTHING)}
+                own = {**gone.get(name, NOTHING), **copies.get(id(found[name]), NOTHING)}
                 contents[name] = OrderedDict((number, rebind(hook)) for number, hook in own.items())
         object.__setattr__(double, "__dict__", contents)
     own_forward: Callable[..., Any] = rebind(forward)

@@ -108,15 +108,16 @@ class Tree:
             return False
         return same and not any(self._empty)
 
-    def parts(self) -> dict[int, Contents]:
-        """Return what was in the dictionaries in their attributes, by the ids of those that were not empty."""
+    def copies(self) -> dict[int, Contents]:
+        """Return copies of the dictionaries of parameters, hooks and so on, by the id of each; not of empty ones."""
         return dict(zip(map(id, self._filled), self._copies, strict=True))
 
     def every(self) -> list[FoundModule]:
-        """Return what was found, module by module."""
-        parts, found = self.parts(), []
+        """Return how each module was found."""
+        copies, found = self.copies(), []
         for module, contents in zip(self.modules, self.contents, strict=True):
-            parameters, buffers, children, *hooks = (parts.get(id(contents[name]), NOTHING) for name in HELD + HOOKS)
+            # `contents` is a shallow copy: under each name it has the module's own dictionary, by whose id the copy is.
+            parameters, buffers, children, *hooks = (copies.get(id(contents[name]), NOTHING) for name in HELD + HOOKS)
             found.append(
                 FoundModule(module, contents, parameters, buffers, children, dict(zip(HOOKS, hooks, strict=True)))
             )

@@ -32,7 +32,7 @@ def of_library(thing: Any) -> bool:
 
 
 def leads_to(space: dict[str, Any], module: str, models: Container[str]) -> bool:
-    """Whether code that names a function, class or module leads to its code.
+    """Whether the search goes on from code into a function, class or module that it names.
 
     Code of an installed package leads to that package alone. Other code leads to the installed packages that classes of
     the model are from. It leads to no others: a logger or a test runner leads to all that it holds.
@@ -47,7 +47,9 @@ def leads_to(space: dict[str, Any], module: str, models: Container[str]) -> bool
         return False
     if package == package_of(str(space.get("__name__"))):
         return True
-    return not _is_installed(space) and (package in models or not _is_installed(vars(sys.modules.get(module, sys))))
+    loaded = sys.modules.get(module)
+    is_own = loaded is not None and not _is_installed(vars(loaded))
+    return not _is_installed(space) and (package in models or is_own)
 
 
 def package_of(module: str) -> str:

@@ -274,7 +274,10 @@ def _run_planned(
 
 
 def _faults(runs: Runs) -> list[Fault]:
-    """Run the planned steps again, up to the first whose replays do not make what was dropped; return these."""
+    """Run the planned steps again, up to the first with faults, and return those of that step.
+
+    A fault is a replay that does not make what was dropped.
+    """
     step, outcomes = runs.step, runs.outcomes()
     state = partial(Sandbox, step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss)
     comparing = Comparing(state)

@@ -130,9 +130,9 @@ def _evenness(last: int) -> int:
 def sibling_rows(index: Index, around: Iterable[int]) -> list[list[int]]:
     """The calls that each call makes, and of those `around` the torch functions that may be calls of a segment.
 
-    They can run again, and either save something, or lead to what a call is given or one of them saves.
+    Those can run again, and they save something, or make what a call or another of them is given.
     """
-    # Of most calls that call no module the profile does not tell what their functions are given.
+    # The profile has the arguments of functions of these calls. Of most calls that call no module it has none.
     told = {node.parent for node in index.nodes if node.function >= 0 and node.arguments}
     parents = told.intersection(around) - _reaching_past(index)
     own = {f for f in index.functions if index.nodes[f].parent in parents and f not in index.refused}

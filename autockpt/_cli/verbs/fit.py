@@ -35,13 +35,14 @@ def _gpus(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) ->
 
 
 def _sizes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[int]:
-    """Read numbers of samples, several in one word or in several."""
-    words = [each.strip() for word in value for each in word.split(",")]
-    for word in words:
-        digits = word.lstrip("0")[:9]  # more would be too many to read, and are too many samples
+    """Read numbers of samples, several in one word or in several; each is returned once."""
+    sizes: dict[int, None] = {}
+    for word in (each.strip() for words in value for each in words.split(",")):
+        digits = word.lstrip("0")[:9]  # int() refuses very long words, and nine digits are too many samples anyway
         if not word.isdecimal() or not digits or int(digits) > 10**6:
             raise click.BadParameter(f"{word!r} is no number of samples, such as 8", ctx, param)
-    return list(dict.fromkeys(map(int, words)))
+        sizes[int(digits)] = None
+    return list(sizes)
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

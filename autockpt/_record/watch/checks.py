@@ -85,12 +85,13 @@ class Checks:
         objects = _around(module, arguments)
 
         def ended(output: object) -> None:
+            # What it leaves behind, beside its result, is left behind by the call around it too.
             call.traces = call.traces or _traces(objects, module, arguments, output)
             around.traces = around.traces or call.traces
             call.draws, elsewhere = _drawn(states, devices)
-            bound = [*map(private.storage_key, module.parameters())] != parameters
-            made = call.nested and not any(leaf.is_nested for leaf in leaves)
-            reasons = [elsewhere, CHANGES_PARAMETER if bound else "", MAKES_NESTED if made else ""]
+            changes = [*map(private.storage_key, module.parameters())] != parameters
+            nests = call.nested and not any(leaf.is_nested for leaf in leaves)
+            reasons = [elsewhere, CHANGES_PARAMETER if changes else "", MAKES_NESTED if nests else ""]
             call.reasons += filter(None, [*reasons, self._reasons[module]])
             call.bound = [".".join(part for part in (call.name, *place) if part) for place in _bound(module, buffers)]
 

@@ -222,7 +222,7 @@ def member(
         if place.segment in table.early:
             scope.early.append(weakref.ref(frame.frame))
     scope.inside, tries = True, private.tries_kernels()
-    if tries:
+    if tries:  # cudnn.benchmark: a replay might find another kernel to be the fastest, and make other bits
         private.try_kernels(False)
     try:
         return frame.run(key, forward, state, place, scope, args, kwargs)

@@ -188,7 +188,7 @@ def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[Allo
         _log_level().value = running.log_level
     if results is None or not results.trace_start_ns():  # another profiler came in between, and has taken all events
         return []
-    if others and device_type == "cpu":
+    if others and device_type == "cpu":  # it was one profiler for all: they get what was seen, and it starts again
         _hand_out(results, [running, *others])
         _start(others[-1], others[:-1])
         return running.events

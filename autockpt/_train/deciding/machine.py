@@ -76,7 +76,7 @@ def step_begins(state: StepState, seen: StepBegins) -> tuple[StepState, Decision
 
 
 def _decision(state: StepState, seen: StepBegins, surprise: str) -> Decision:
-    """Decide by the table; `surprise` is what no plan counts on."""
+    """Decide by the table; `surprise` is why the plan is to be made anew, empty if it is not."""
     history, batch, gradient_bytes = state.history, seen.batch, seen.gradient_bytes
     if not (state.unknown or history.timed) and history.has_met([batch], gradient_bytes):
         return Decision("Time")
