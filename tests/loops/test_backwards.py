@@ -201,6 +201,8 @@ def test_a_plan_for_one_pass_is_made_anew_when_two_come() -> None:
     """It ran over in silence: the step for which it was made had one backward."""
 
     def growing(run: Run) -> None:
+        run.unmeasured = frozenset({7})  # its second backward surprises: no plan has counted on it
+
         def one(model: nn.Module, batch: Tensor) -> Tensor:
             loss = torch.stack([each.square().mean() for each in model(batch)]).sum()
             loss.backward()
