@@ -55,7 +55,9 @@ def trace(
     """
     seen = _SeenGraph(inductor)
     with over_fakes(model, args, kwargs or {}) as (twin, given, named):
-        outputs = torch.compile(twin, backend=seen.backend, dynamic=dynamic)(*given, **named)
+        # Else what was traced of the same code before counts, and from the ninth pass on nothing is compiled.
+        compiler: Any = torch.compile
+        outputs = compiler(twin, backend=seen.backend, dynamic=dynamic, **private.apart())(*given, **named)
         _refuse_outside(outputs, (given, named))
         return seen.graphs(outputs), seen.links()
 

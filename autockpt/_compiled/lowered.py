@@ -17,7 +17,7 @@ from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._record.watch.routing import Given
 from .._record.watch.storage_tape import StorageTape
-from .._torch.private.compiling import CompileSettings
+from .._torch.private.compiling import CompileSettings, apart
 from .._torch.private.inductor import code_backend, without_kernels
 from .dry import over_fakes
 from .partition import Partition
@@ -43,7 +43,8 @@ def lower(model: nn.Module, given: Given, plan: CompiledPlan, settings: CompileS
     tape, begins = _CodeTape(), list[int]()
     with over_fakes(model, *given) as (twin, args, kwargs), without_kernels(tape.around):
         backend = code_backend(Partition(plan), settings.options)
-        run: Callable[..., Any] = torch.compile(twin, backend=backend, dynamic=settings.dynamic)
+        compiler: Any = torch.compile
+        run: Callable[..., Any] = compiler(twin, backend=backend, dynamic=settings.dynamic, **apart())
         for _ in range(2):
             begins.append(tape.mark())
             try:
