@@ -1,4 +1,4 @@
-"""Loops around compiled models: others that train beside them, steps that no plan holds, and many plans."""
+"""Loops around compiled models: others that train beside them, and steps that no plan holds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from tests.compiled.steps import static_bytes, trained
-from tests.doors import compiled_hold_of, trace_joint_graphs
+from tests.doors import compiled_hold_of
 
 pytestmark = pytest.mark.filterwarnings(
     # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
@@ -87,17 +86,3 @@ def test_a_step_that_no_plan_holds_is_planned_once() -> None:
     hold = compiled_hold_of(compiled)
     assert hold is not None and len(hold.made) == 2
     assert hold.made[-1][0].peak_bytes > lowest.peak_bytes + 100
-
-
-def test_dry_passes_do_not_count_as_variants_of_the_model() -> None:
-    """Dynamo gave the model up after a few plans: the next one found that parts run outside of the graphs."""
-    torch.compiler.reset()
-    model = Small()
-    with torch._dynamo.config.patch(recompile_limit=2):
-        for _ in range(4):
-            graphs, _ = trace_joint_graphs(model, BATCH)
-            assert len(graphs) == 1
-        compiled = autockpt.apply(outside(model), "min", inputs=BATCH, seconds=0.1)
-        plan = autockpt.plan_of(compiled)
-        assert plan is not None
-        assert trained(compiled, BATCH)[0][-1] == plan.peak_bytes - static_bytes(model, BATCH)
