@@ -116,7 +116,7 @@ class CompiledHold:
         self._unseen = 0
         self._memory = OptimizerMemory()
         self._waiting: weakref.ref[torch.Tensor] | None = None
-        self._said = False
+        self._said = set[str]()
 
     @property
     def goal(self) -> Goal | None:
@@ -242,12 +242,12 @@ class CompiledHold:
         return _BatchKind(plan=plan, run=self._compiled(plan), standing_bytes=standing_bytes)
 
     def _tell(self, what: str) -> None:
-        """Say once that the budget may not hold, or raise where the user is strict."""
+        """Say once of each reason that the budget may not hold, or raise where the user is strict."""
         if self._request.strict:
             raise NotApplicable(what)
-        if not self._said:
+        if what not in self._said:
             _log.warning(what)
-            self._said = True
+            self._said.add(what)
 
     def _compiled(self, plan: CompiledPlan) -> Callable[..., Any]:
         """Compile anew what the user compiled, cut by a plan. Another plan is another backend to the compiler."""

@@ -86,3 +86,21 @@ def test_a_step_that_no_plan_holds_is_planned_once() -> None:
     hold = compiled_hold_of(compiled)
     assert hold is not None and len(hold.made) == 2
     assert hold.made[-1][0].peak_bytes > lowest.peak_bytes + 100
+
+
+def test_each_reason_why_a_budget_may_not_hold_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The first one silenced all others."""
+    torch.compiler.reset()
+    model = Small()
+    compiled = outside(model)
+    autockpt.apply(compiled, "min", inputs=BATCH, seconds=0.1)
+    lowest = autockpt.plan_of(compiled)
+    assert lowest is not None
+    autockpt.apply(compiled, lowest.peak_bytes, seconds=0.1)
+    for _ in range(3):
+        waits = compiled(*BATCH)
+        compiled(*BATCH).backward()
+        waits.backward()
+    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert len(told) == 2
+    assert "a forward ran while an earlier one still waits" in told[0] and "no plan holds this step" in told[1]
