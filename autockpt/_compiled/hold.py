@@ -285,7 +285,10 @@ class CompiledHold:
         if self.settings.inductor is None:
             make: Callable[[int | None], CompiledPlan] = functools.partial(make_plan, graphs, links, **asked)
         else:
-            make = self._by_code(inside, given, prepare(graphs, links, **asked))
+            budget_bytes = None if self.goal is None else self.goal.budget_bytes
+            # Inductor fuses what would not fit alone, and the budget holds while a plan is made, too.
+            room_bytes = None if budget_bytes is None else max(budget_bytes - standing_bytes, 0)
+            make = self._by_code(inside, given, prepare(graphs, links, room_bytes=room_bytes, **asked))
         return msgspec.structs.replace(self._kept(make), model=type(inside).__name__, goal=self._request.goal)
 
     def _kept(self, make: Callable[[int | None], CompiledPlan]) -> CompiledPlan:

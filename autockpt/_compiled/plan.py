@@ -81,6 +81,7 @@ def prepare(
     *,
     static_bytes: int = 0,
     step_bytes: int = 0,
+    room_bytes: int | None = None,
     solver: str = "auto",
     seconds: float = 3.0,
     first: bool = True,
@@ -92,11 +93,12 @@ def prepare(
         links: what one hands to a later one.
         static_bytes: what stands before and after the step.
         step_bytes: what the optimizer's step takes for a moment, beside all gradients.
+        room_bytes: as `read` takes it.
         solver: a name in `autockpt.solvers.SOLVERS`.
         seconds: how long the solver may search, for each plan.
         first: whether plans are held to the step that compiles, too: what crosses graphs stands until its end.
     """
-    step = read(graphs, links, step_bytes=step_bytes)
+    step = read(graphs, links, step_bytes=step_bytes, room_bytes=room_bytes)
     counted = replace(step, outputs=step.outputs | step.crossing, crossing=frozenset()) if first else step
     return PreparedStep(
         step=step,
