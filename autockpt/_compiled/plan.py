@@ -22,7 +22,7 @@ ATTEMPTS = 3
 
 
 LOWERINGS = 3
-"""So often at most is the code of a step generated while its plan is made."""
+"""So often at most is the code of a step generated while its plan is made, and once more before a budget is refused."""
 
 MARGIN = 0.01
 """By this share of the budget for the step less is asked for than would do, once code was above it."""
@@ -192,6 +192,14 @@ def plan_by_code(
         Infeasible: the code of no plan that was tried keeps to the budget.
     """
     found: list[tuple[int, CompiledPlan]] = []
+
+    def look(judged: CompiledPlan) -> int:
+        code = read(judged)
+        first_bytes, peak_bytes = prepared.static_bytes + code.first_bytes, prepared.static_bytes + code.peak_bytes
+        tried_bytes = (*(each for each, _ in found), first_bytes)
+        found.append((first_bytes, msgspec.structs.replace(judged, peak_bytes=peak_bytes, tried_bytes=tried_bytes)))
+        return first_bytes
+
     asked_bytes = budget_bytes
     for attempt in range(LOWERINGS):
         above = budget_bytes is not None and all(each > budget_bytes for each, _ in found) and attempt > 0
@@ -202,11 +210,7 @@ def plan_by_code(
             judged = _made(prepared, None)
         if judged.graphs in tried:
             break
-        code = read(judged)
-        first_bytes = prepared.static_bytes + code.first_bytes
-        tried_bytes = (*(each for each, _ in found), first_bytes)
-        peak_bytes = prepared.static_bytes + code.peak_bytes
-        found.append((first_bytes, msgspec.structs.replace(judged, peak_bytes=peak_bytes, tried_bytes=tried_bytes)))
+        first_bytes = look(judged)
         if budget_bytes is None:
             break
         over_bytes = first_bytes - budget_bytes
@@ -215,6 +219,19 @@ def plan_by_code(
             break
         spare_bytes = MARGIN * (budget_bytes - prepared.static_bytes) if over_bytes > 0 else 0
         asked_bytes = max(int(judged.peak_bytes - over_bytes - spare_bytes), 1)
+    if budget_bytes is not None and all(each > budget_bytes for each, _ in found):
+        own = _plan_of_torch(prepared)  # what graphs say may mislead: torch's own cut may be lower in code
+        if own.graphs not in [plan.graphs for _, plan in found]:
+            look(own)
+    return _cheapest(prepared, found, budget_bytes)
+
+
+def _cheapest(prepared: PreparedStep, found: list[tuple[int, CompiledPlan]], budget_bytes: int | None) -> CompiledPlan:
+    """Return the cheapest of the plans that were found; each comes with the peak of its first step.
+
+    Raises:
+        Infeasible: none keeps to the budget.
+    """
     within = [plan for first_bytes, plan in found if budget_bytes is None or first_bytes <= budget_bytes]
     if not within:
         assert budget_bytes is not None
@@ -225,6 +242,17 @@ def plan_by_code(
             dominated_by="what the generated code allocates",
         )
     return min(within, key=lambda plan: (plan.recompute_seconds, plan.peak_bytes))
+
+
+def _plan_of_torch(prepared: PreparedStep) -> CompiledPlan:
+    """Return the plan that torch's own partitioner would take by itself, less what no plan may run again."""
+    of_name = {name: outcome(each, None) for name, each in zip(prepared.names, prepared.graphs, strict=True)}
+    again = (
+        i
+        for i, each in enumerate(prepared.step.forward)
+        if not each.kept and each.place in of_name[prepared.names[each.graph]]
+    )
+    return _plan(prepared, _what_comes_out(prepared, frozenset(again)), ())
 
 
 def _made(prepared: PreparedStep, budget_bytes: int | None) -> CompiledPlan:

@@ -138,8 +138,9 @@ class _Reader:
 
     def _has_room(self, node: fx.Node) -> bool:
         """Whether what an operator reads and returns fits the room to run it alone."""
-        around = {key: size for each in (node, *node.all_input_nodes) for key, size in storages_of(each).items()}
-        return self.room_bytes is None or sum(around.values()) <= self.room_bytes
+        given = (each for each in tree_leaves((node.args, dict(node.kwargs))) if isinstance(each, fx.Node))
+        around_bytes = sum(size for each in (node, *given) for size in storages_of(each).values())
+        return self.room_bytes is None or around_bytes <= self.room_bytes
 
     def _link(self, later: int, argument: int, earlier: int, output: int) -> None:
         """Let the storages of a graph's argument be those of an earlier graph's output, and so with their gradients."""
