@@ -7,6 +7,7 @@ again, reads of operators that do not.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -86,10 +87,14 @@ def cut(joint: fx.GraphModule, again: Collection[int], inputs: Any = None, **mor
     return private.partitioned(joint, inputs, **more)
 
 
-def outcome(traced: Traced, again: Collection[int]) -> frozenset[int]:
-    """Return which operators of a joint graph run again if it is cut so, by their places; the graph stays as it is."""
+def outcome(traced: Traced, again: Collection[int] | None) -> frozenset[int]:
+    """Return which operators of a joint graph run again if it is cut so, by their places; the graph stays as it is.
+
+    None stands for torch's own choice.
+    """
     joint = fx.GraphModule(traced.joint, copy.deepcopy(traced.joint.graph))
-    forward, backward = cut(joint, again, num_fwd_outputs=traced.n_outputs)
+    cutting = private.partitioned if again is None else functools.partial(cut, again=again)
+    forward, backward = cutting(joint, inputs=None, num_fwd_outputs=traced.n_outputs)
     first = {node.name for node in forward.graph.nodes if node.op == "call_function"}
     second = {node.name for node in backward.graph.nodes if node.op == "call_function"}
     own = {node.name: place for place, node in enumerate(traced.nodes)}

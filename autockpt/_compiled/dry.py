@@ -55,7 +55,7 @@ def trace(
     """
     seen = _SeenGraph(inductor)
     with over_fakes(model, args, kwargs or {}) as (twin, given, named):
-        outputs = torch.compile(twin, backend=seen.backend, dynamic=dynamic)(*given, **named)
+        outputs = private.compiled_apart(twin, backend=seen.backend, dynamic=dynamic)(*given, **named)
         _refuse_outside(outputs, (given, named))
         return seen.graphs(outputs), seen.links()
 
@@ -72,7 +72,11 @@ def over_fakes(
     mode = torch_private.new_fake_mode()
 
     def fake(value: Any) -> Any:
-        return mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.grad_fn is not None:  # no backward goes on from a fake into what made the batch
+            value = value.detach().requires_grad_()
+        return mode.from_tensor(value, static_shapes=True)
 
     with Sandbox(model, inputs=[*args, *kwargs.values()], buffers=False), private.uncached():
         own = {id(each): fake(each) for each in (*model.parameters(), *model.buffers())}

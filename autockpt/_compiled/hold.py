@@ -19,6 +19,7 @@ import msgspec
 import torch
 from torch import nn
 
+from .._calls.roots import title
 from .._calls.values import tensors
 from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
@@ -28,20 +29,21 @@ from .._record.optimizers.steps import OptimizerSteps, blank
 from .._torch import private as torch_private
 from .._torch.private import compiling as private
 from ..solvers.errors import AutockptError, Infeasible
+from ..solvers.units import format_like
 from .batches import BatchLook, Given, given_of, look_of_batch, may_train, optimizer_memory_of, standing_bytes_of
 from .cut import refuse_other_graphs
 from .dry import trace
 from .partition import Partition, compiled
 from .plan import Lowered, PreparedStep, make_plan, plan_by_code, prepare
-from .refusals import refuse
+from .refusals import BACKENDS, refuse
 
 _log = logging.getLogger("autockpt")
 
-BACKENDS = ("aot_eager", "inductor")
-"""Backends whose memory is predicted. Others allocate by rules of their own."""
-
 MOST_KINDS = 4
 """So many kinds of batches get a plan each. The compiler itself gives up at eight variants of one function."""
+
+Told = Callable[["CompiledHold"], object]
+"""Is told of a forward of training under a plan as it begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +83,30 @@ class CompiledHold:
         request: what was asked for.
         settings: how the user compiled it.
         own: the user's compiled call.
+        trains: told of each forward of training that begins.
 
     Attributes:
         settings, own: the same.
+        what: the model and its budget, as part of a sentence.
+        compiled: whether the model is compiled as a whole.
+        holds: whether the model has the budget.
         plan: the plan of the last step; None before there is one.
         made: the plans that were made so far, oldest first, each with the reason.
         steps: how many forwards of training ran under a plan.
     """
 
-    def __init__(self, request: CompiledRequest, settings: private.CompileSettings, own: Callable[..., Any]) -> None:
+    compiled = True
+
+    def __init__(
+        self,
+        request: CompiledRequest,
+        settings: private.CompileSettings,
+        own: Callable[..., Any],
+        trains: Told,
+    ) -> None:
         self.settings, self.own = settings, own
+        self.what, self.holds = "a compiled model", False
+        self._trains = trains
         self.plan: CompiledPlan | None = None
         self.made: list[tuple[CompiledPlan, str]] = []
         self.steps = 0
@@ -100,20 +116,29 @@ class CompiledHold:
         self._unseen = 0
         self._memory = OptimizerMemory()
         self._waiting: weakref.ref[torch.Tensor] | None = None
-        self._said = False
+        self._said = set[str]()
 
     @property
     def goal(self) -> Goal | None:
         """What was asked for; None where a plan was given."""
         return self._request.goal
 
+    @property
+    def waits(self) -> bool:
+        """Whether a forward still waits for its backward."""
+        return self._waiting is not None and self._waiting() is not None
+
     def listen(self, model: nn.Module) -> None:
         """See from now on which optimizers train the model."""
+        goal = self._request.goal
+        asked = f" ({format_like(goal.budget_bytes, goal.budget)})" if goal is not None and goal.budget_bytes else ""
+        self.what, self.holds = f"{title(getattr(model, '_orig_mod', model))}{asked}", True
         self._steps.listen(model)
         self._memory = optimizer_memory_of(model, self._request.optimizer, ())
 
     def close(self) -> None:
         """See no optimizers any more."""
+        self.holds = False
         self._steps.close()
 
     def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -132,7 +157,8 @@ class CompiledHold:
             raise
         if kind is None:
             return self.own(*args, **kwargs)
-        if self._waiting is not None and self._waiting() is not None:
+        self._trains(self)
+        if self.waits:
             self._tell(
                 "a forward ran while an earlier one still waits for its backward, and a plan counts one of them: the "
                 "budget may not hold."
@@ -183,7 +209,8 @@ class CompiledHold:
         budget_bytes = None if self._request.goal is None else self._request.goal.budget_bytes
         if known is not None and budget_bytes is not None:
             more_bytes = max(standing_bytes - known.standing_bytes, 0)
-            known = known if known.plan.peak_bytes + more_bytes <= budget_bytes else None
+            # Where nothing more stands, a plan above the budget is the lowest one, and would be made again each step.
+            known = known if not more_bytes or known.plan.peak_bytes + more_bytes <= budget_bytes else None
         if known is None and look not in self._kinds and len(self._kinds) >= MOST_KINDS:
             self._tell(
                 f"{MOST_KINDS} kinds of batches have plans of their own, and this is another: its step runs as it was "
@@ -215,12 +242,12 @@ class CompiledHold:
         return _BatchKind(plan=plan, run=self._compiled(plan), standing_bytes=standing_bytes)
 
     def _tell(self, what: str) -> None:
-        """Say once that the budget may not hold, or raise where the user is strict."""
+        """Say once of each reason that the budget may not hold, or raise where the user is strict."""
         if self._request.strict:
             raise NotApplicable(what)
-        if not self._said:
+        if what not in self._said:
             _log.warning(what)
-            self._said = True
+            self._said.add(what)
 
     def _compiled(self, plan: CompiledPlan) -> Callable[..., Any]:
         """Compile anew what the user compiled, cut by a plan. Another plan is another backend to the compiler."""
@@ -258,7 +285,10 @@ class CompiledHold:
         if self.settings.inductor is None:
             make: Callable[[int | None], CompiledPlan] = functools.partial(make_plan, graphs, links, **asked)
         else:
-            make = self._by_code(inside, given, prepare(graphs, links, **asked))
+            budget_bytes = None if self.goal is None else self.goal.budget_bytes
+            # Inductor fuses what would not fit alone, and the budget holds while a plan is made, too.
+            room_bytes = None if budget_bytes is None else max(budget_bytes - standing_bytes, 0)
+            make = self._by_code(inside, given, prepare(graphs, links, room_bytes=room_bytes, **asked))
         return msgspec.structs.replace(self._kept(make), model=type(inside).__name__, goal=self._request.goal)
 
     def _kept(self, make: Callable[[int | None], CompiledPlan]) -> CompiledPlan:
@@ -284,13 +314,14 @@ class CompiledHold:
         return functools.partial(plan_by_code, prepared, read)
 
 
-def hold(model: nn.Module, request: CompiledRequest, inputs: object = None) -> None:
+def hold(model: nn.Module, request: CompiledRequest, inputs: object, trains: Told) -> None:
     """Hold a model that is compiled as a whole to a budget.
 
     Args:
         model: what ``torch.compile`` returned, or a module that was compiled by ``module.compile()``.
         request: what is asked for.
         inputs: a batch to make a plan for now; None to make it as the first step begins.
+        trains: told of each forward of training under a plan as it begins.
 
     Raises:
         Infeasible: no plan meets the budget for `inputs`.
@@ -299,7 +330,7 @@ def hold(model: nn.Module, request: CompiledRequest, inputs: object = None) -> N
     before = held_by(model)
     settings = private.CompileSettings(model) if before is None else before.settings
     refuse(model, settings)
-    held = CompiledHold(request, settings, getattr(model, settings.attribute) if before is None else before.own)
+    held = CompiledHold(request, settings, getattr(model, settings.attribute) if before is None else before.own, trains)
     held.listen(model)
     if inputs is not None:
         held.prepare(model, given_of(inputs))
@@ -307,13 +338,14 @@ def hold(model: nn.Module, request: CompiledRequest, inputs: object = None) -> N
     vars(model)[settings.attribute] = functools.partial(_call, held, weakref.ref(model))
 
 
-def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], object]) -> bool:
+def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], object], trains: Told) -> bool:
     """Hold a model that is compiled as a whole to a budget as its next forward begins; return whether it can be held.
 
     Args:
         model: as `hold` takes it.
         request: what is asked for.
         before: runs first, and takes off what holds the model now.
+        trains: as `hold` takes it.
     """
     settings, reference = private.CompileSettings(model), weakref.ref(model)
     try:
@@ -328,7 +360,7 @@ def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], o
             return own(*args, **kwargs)
         vars(module)[settings.attribute] = own
         before()
-        hold(module, request)
+        hold(module, request, None, trains)
         return vars(module)[settings.attribute](*args, **kwargs)
 
     vars(model)[settings.attribute] = first

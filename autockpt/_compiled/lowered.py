@@ -17,7 +17,7 @@ from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._record.watch.routing import Given
 from .._record.watch.storage_tape import StorageTape
-from .._torch.private.compiling import CompileSettings
+from .._torch.private.compiling import CompileSettings, compiled_apart
 from .._torch.private.inductor import code_backend, without_kernels
 from .dry import over_fakes
 from .partition import Partition
@@ -43,7 +43,7 @@ def lower(model: nn.Module, given: Given, plan: CompiledPlan, settings: CompileS
     tape, begins = _CodeTape(), list[int]()
     with over_fakes(model, *given) as (twin, args, kwargs), without_kernels(tape.around):
         backend = code_backend(Partition(plan), settings.options)
-        run: Callable[..., Any] = torch.compile(twin, backend=backend, dynamic=settings.dynamic)
+        run = compiled_apart(twin, backend=backend, dynamic=settings.dynamic)
         for _ in range(2):
             begins.append(tape.mark())
             try:
@@ -54,7 +54,7 @@ def lower(model: nn.Module, given: Given, plan: CompiledPlan, settings: CompileS
                     f"holds is not known: {type(error).__name__}: {error!s:.300}\nCompile by backend='aot_eager', or "
                     "apply to the model itself, apply(model, budget, inputs=batch, loss=loss), and compile after that."
                 ) from error
-            for each in twin.parameters():
+            for each in (*twin.parameters(), *tensors((args, kwargs))):
                 each.grad = None
     first, last = (tape.peak_bytes(begin, step_bytes) for begin in begins)
     return Lowered(peak_bytes=last, first_bytes=max(first, last))

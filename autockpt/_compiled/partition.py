@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import fx
 
 from .. import __version__
@@ -95,9 +94,7 @@ def compiled(
     how: dict[str, Any] = {"backend": eager_backend(partition), "dynamic": dynamic, "fullgraph": fullgraph}
     if inductor is not None:
         how |= {"backend": "inductor", "options": {**inductor, "custom_partitioner_fn": partition}}
-    compiler: Any = torch.compile
-    run: Callable[..., Any] = compiler(target, **how, **private.apart())
-    return run
+    return private.compiled_apart(target, **how)
 
 
 def eager_backend(partition: Partition) -> Callable[..., Any]:

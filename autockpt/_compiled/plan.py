@@ -22,7 +22,7 @@ ATTEMPTS = 3
 
 
 LOWERINGS = 3
-"""So often at most is the code of a step generated while its plan is made."""
+"""So often at most is the code of a step generated while its plan is made, and once more before a budget is refused."""
 
 MARGIN = 0.01
 """By this share of the budget for the step less is asked for than would do, once code was above it."""
@@ -81,6 +81,7 @@ def prepare(
     *,
     static_bytes: int = 0,
     step_bytes: int = 0,
+    room_bytes: int | None = None,
     solver: str = "auto",
     seconds: float = 3.0,
     first: bool = True,
@@ -92,11 +93,12 @@ def prepare(
         links: what one hands to a later one.
         static_bytes: what stands before and after the step.
         step_bytes: what the optimizer's step takes for a moment, beside all gradients.
+        room_bytes: as `read` takes it.
         solver: a name in `autockpt.solvers.SOLVERS`.
         seconds: how long the solver may search, for each plan.
         first: whether plans are held to the step that compiles, too: what crosses graphs stands until its end.
     """
-    step = read(graphs, links, step_bytes=step_bytes)
+    step = read(graphs, links, step_bytes=step_bytes, room_bytes=room_bytes)
     counted = replace(step, outputs=step.outputs | step.crossing, crossing=frozenset()) if first else step
     return PreparedStep(
         step=step,
@@ -141,19 +143,28 @@ def plan_within(prepared: PreparedStep, budget_bytes: int) -> CompiledPlan:
     Raises:
         Infeasible: no plan meets the budget.
     """
-    asked_bytes, over_bytes = budget_bytes, 0
+    asked_bytes, over_bytes, highest = budget_bytes, 0, ""
     for _ in range(ATTEMPTS):
-        solution = solve(prepared.stated.problem, asked_bytes, solver=prepared.solver, seconds=prepared.seconds)
+        try:
+            solution = solve(prepared.stated.problem, asked_bytes, solver=prepared.solver, seconds=prepared.seconds)
+        except Infeasible as error:
+            if error.minimum_bytes - budget_bytes > CLOSE * (budget_bytes - prepared.static_bytes):
+                raise
+            # What comes out may hold a little less than the judge says: the lowest plan decides.
+            solution = least_peak(prepared.stated.problem, solver=prepared.solver, seconds=prepared.seconds)
+            highest = error.dominated_by
         again = _what_comes_out(prepared, prepared.stated.chosen(solution.chosen))
         over_bytes = prepared.static_bytes + max(levels(prepared.counted, again), default=0) - budget_bytes
         if over_bytes <= 0:
             return _plan(prepared, again, solution.notes, budget_bytes)
+        if highest:
+            break
         asked_bytes = max(asked_bytes - over_bytes, 1)
     raise Infeasible(
         budget_bytes=budget_bytes,
         minimum_bytes=budget_bytes + over_bytes,
         solver=prepared.solver,
-        dominated_by="what torch's partitioner made of the plan",
+        dominated_by=highest or "what torch's partitioner made of the plan",
     )
 
 
@@ -181,6 +192,14 @@ def plan_by_code(
         Infeasible: the code of no plan that was tried keeps to the budget.
     """
     found: list[tuple[int, CompiledPlan]] = []
+
+    def look(judged: CompiledPlan) -> int:
+        code = read(judged)
+        first_bytes, peak_bytes = prepared.static_bytes + code.first_bytes, prepared.static_bytes + code.peak_bytes
+        tried_bytes = (*(each for each, _ in found), first_bytes)
+        found.append((first_bytes, msgspec.structs.replace(judged, peak_bytes=peak_bytes, tried_bytes=tried_bytes)))
+        return first_bytes
+
     asked_bytes = budget_bytes
     for attempt in range(LOWERINGS):
         above = budget_bytes is not None and all(each > budget_bytes for each, _ in found) and attempt > 0
@@ -191,11 +210,7 @@ def plan_by_code(
             judged = _made(prepared, None)
         if judged.graphs in tried:
             break
-        code = read(judged)
-        first_bytes = prepared.static_bytes + code.first_bytes
-        tried_bytes = (*(each for each, _ in found), first_bytes)
-        peak_bytes = prepared.static_bytes + code.peak_bytes
-        found.append((first_bytes, msgspec.structs.replace(judged, peak_bytes=peak_bytes, tried_bytes=tried_bytes)))
+        first_bytes = look(judged)
         if budget_bytes is None:
             break
         over_bytes = first_bytes - budget_bytes
@@ -204,6 +219,19 @@ def plan_by_code(
             break
         spare_bytes = MARGIN * (budget_bytes - prepared.static_bytes) if over_bytes > 0 else 0
         asked_bytes = max(int(judged.peak_bytes - over_bytes - spare_bytes), 1)
+    if budget_bytes is not None and all(each > budget_bytes for each, _ in found):
+        own = _plan_of_torch(prepared)  # what graphs say may mislead: torch's own cut may be lower in code
+        if own.graphs not in [plan.graphs for _, plan in found]:
+            look(own)
+    return _cheapest(prepared, found, budget_bytes)
+
+
+def _cheapest(prepared: PreparedStep, found: list[tuple[int, CompiledPlan]], budget_bytes: int | None) -> CompiledPlan:
+    """Return the cheapest of the plans that were found; each comes with the peak of its first step.
+
+    Raises:
+        Infeasible: none keeps to the budget.
+    """
     within = [plan for first_bytes, plan in found if budget_bytes is None or first_bytes <= budget_bytes]
     if not within:
         assert budget_bytes is not None
@@ -214,6 +242,17 @@ def plan_by_code(
             dominated_by="what the generated code allocates",
         )
     return min(within, key=lambda plan: (plan.recompute_seconds, plan.peak_bytes))
+
+
+def _plan_of_torch(prepared: PreparedStep) -> CompiledPlan:
+    """Return the plan that torch's own partitioner would take by itself, less what no plan may run again."""
+    of_name = {name: outcome(each, None) for name, each in zip(prepared.names, prepared.graphs, strict=True)}
+    again = (
+        i
+        for i, each in enumerate(prepared.step.forward)
+        if not each.kept and each.place in of_name[prepared.names[each.graph]]
+    )
+    return _plan(prepared, _what_comes_out(prepared, frozenset(again)), ())
 
 
 def _made(prepared: PreparedStep, budget_bytes: int | None) -> CompiledPlan:

@@ -61,16 +61,25 @@ class Traced:
         return [*self.joint.graph.nodes]
 
 
-def read(graphs: Sequence[Traced], links: Links, *, step_bytes: int = 0, rates: Roofline = CPU) -> JointStep:
+def read(
+    graphs: Sequence[Traced],
+    links: Links,
+    *,
+    step_bytes: int = 0,
+    room_bytes: int | None = None,
+    rates: Roofline = CPU,
+) -> JointStep:
     """Read joint graphs as one step.
 
     Args:
         graphs: that of each call, in the order in which forward makes them.
         links: what one hands to a later one.
         step_bytes: what the optimizer's step takes for a moment, after backward.
+        room_bytes: operators are run alone, on zeros, to see what their kernels hold. One that reads and returns more
+            than this is not run, and taken to hold nothing. None for no such bound.
         rates: of the device, for the seconds of operators.
     """
-    reader = _Reader(graphs, links, rates)
+    reader = _Reader(graphs, links, rates, room_bytes)
     forward = [each for number in range(len(graphs)) for each in reader.forward(number)]
     backward = [*reader.loss()]
     backward += [each for number in reversed(range(len(graphs))) for each in reader.backward(number)]
@@ -103,6 +112,7 @@ class _Reader:
     graphs: Sequence[Traced]
     links: Links
     rates: Roofline
+    room_bytes: int | None
     stale: list[frozenset[int]] = field(default_factory=list)
     same: dict[Key, Key] = field(default_factory=dict)
     given: set[Key] = field(default_factory=set)
@@ -124,7 +134,13 @@ class _Reader:
         self.given -= {self._root(key) for key in self.same}
         self.stale = [overwritten_keys(each.joint, each.overwritten) for each in self.graphs]
         every = dict.fromkeys(node for traced in self.graphs for node in traced.nodes)
-        self.scratch = scratch_bytes(node for node in every if node.op == "call_function")
+        self.scratch = scratch_bytes(node for node in every if node.op == "call_function" and self._has_room(node))
+
+    def _has_room(self, node: fx.Node) -> bool:
+        """Whether what an operator reads and returns fits the room to run it alone."""
+        given = (each for each in tree_leaves((node.args, dict(node.kwargs))) if isinstance(each, fx.Node))
+        around_bytes = sum(size for each in (node, *given) for size in storages_of(each).values())
+        return self.room_bytes is None or around_bytes <= self.room_bytes
 
     def _link(self, later: int, argument: int, earlier: int, output: int) -> None:
         """Let the storages of a graph's argument be those of an earlier graph's output, and so with their gradients."""

@@ -11,6 +11,9 @@ from .._data.errors import NotApplicable
 from .._torch import private as torch_private
 from .._torch.private import compiling as private
 
+BACKENDS = ("aot_eager", "inductor")
+"""Backends whose memory is predicted. Others allocate by rules of their own."""
+
 
 def refuse(model: nn.Module, settings: private.CompileSettings) -> None:
     """Refuse what is not predicted: devices that round sizes up, what several ranks share, what drops tensors itself.

@@ -31,6 +31,7 @@ from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_like, shown
 from .given import apply_given, offload_for, read_given
 from .governor import Governor
+from .messages.other_models import telling
 from .request import Request
 
 _log = logging.getLogger("autockpt")
@@ -243,7 +244,7 @@ def _hold(model: nn.Module, inputs: object, request: Request) -> None:
 
         asked = request.inside_compiled()
         assert asked is not None  # what cannot be asked of it was refused
-        hold(model, asked, inputs)
+        hold(model, asked, inputs, telling())
         return
     refuse_unclear_pins(model, request.pins, request.offload)
     governor = Governor(request, model if isinstance(model, Together) else None)
@@ -282,7 +283,7 @@ def _put_on(
         )
     _refuse_more((*pinned, offload, *more))
     _refuse_part(model)
-    hold(model, CompiledRequest(plan=plan), inputs)
+    hold(model, CompiledRequest(plan=plan), inputs, telling())
 
 
 def _plannable_goal(

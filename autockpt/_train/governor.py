@@ -29,7 +29,7 @@ from .deciding.machine import step_begins, step_grows
 from .deciding.state import Ran, StepState
 from .messages import said
 from .messages.account import Account
-from .messages.other_models import OtherModels
+from .messages.other_models import OtherModels, telling
 from .messages.said import WarnOnce
 from .messages.unseen import Unseen
 from .plans import Plans
@@ -55,8 +55,11 @@ class Governor:
     Attributes:
         others: which models it has seen.
         what: the model and its budget, as part of a sentence for the user.
+        compiled: whether the model is compiled as a whole; that is held otherwise.
         account: what has become of the model's steps.
     """
+
+    compiled = False
 
     def __init__(self, request: Request, together: Together | None = None, warn: WarnOnce | None = None) -> None:
         self._request, self._warn, self.account = request, warn or WarnOnce(), Account(request.goal)
@@ -196,6 +199,11 @@ class Governor:
         return self._optimizers.model
 
     @property
+    def holds(self) -> bool:
+        """Whether forwards of the model are patched."""
+        return bool(self.handle.patched)
+
+    @property
     def waits(self) -> bool:
         """Whether a step is under way that still waits for a backward."""
         return self._step is not None and self._step.goes_on()
@@ -296,7 +304,7 @@ class Governor:
             return False
         from .._compiled.hold import hold_next, takes  # who does not compile loads none of it
 
-        if not takes(compiled) or not hold_next(compiled, asked, functools.partial(uninstall, model)):
+        if not takes(compiled) or not hold_next(compiled, asked, functools.partial(uninstall, model), telling()):
             return False
         self._warn.once(said.COMPILED)
         return True

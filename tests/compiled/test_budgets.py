@@ -14,6 +14,7 @@ import autockpt
 from autockpt import Infeasible
 from tests.compiled.models import MODELS
 from tests.doors import Partition, eager_backend, make_compiled_plan, trace_joint_graphs
+from tests.zoo import GlueStack
 
 pytestmark = pytest.mark.filterwarnings(
     # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
@@ -84,3 +85,21 @@ def test_a_compiled_step_keeps_to_its_budget(name: str) -> None:
         assert len(seen.tensors) == len(plain.tensors)
         assert all(torch.equal(one, other) for one, other in zip(seen.tensors, plain.tensors, strict=True))
     assert lowest.peak_bytes < 0.75 * plain.step_bytes
+
+
+def test_the_lowest_peak_is_a_budget_that_holds() -> None:
+    """The judge may count a little more than comes out. No budget at the lowest peak is refused for that."""
+    torch.compiler.reset()
+    graphs, links = trace_joint_graphs(GlueStack(3, 32), (torch.ones(32, 8, 32), torch.ones(32, 8, 1)))
+    lowest = make_compiled_plan(graphs, links, None, seconds=1.0)
+    assert make_compiled_plan(graphs, links, lowest.peak_bytes, seconds=1.0).peak_bytes == lowest.peak_bytes
+    with pytest.raises(Infeasible) as told:
+        make_compiled_plan(graphs, links, lowest.peak_bytes - 1, seconds=1.0)
+    assert told.value.minimum_bytes == lowest.peak_bytes
+
+
+def test_a_model_is_traced_as_often_as_it_is_planned() -> None:
+    """Passes over the same code are kept apart: torch compiles no more than eight variants of it."""
+    torch.compiler.reset()
+    model, batch = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.ones(2, 4),)
+    assert [len(trace_joint_graphs(model, batch)[0]) for _ in range(10)] == [1] * 10

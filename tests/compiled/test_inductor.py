@@ -140,6 +140,16 @@ def test_masks_of_dropout_are_those_of_the_compiled_plain_step() -> None:
     assert torch.equal(left[-1], plain_left[-1])
 
 
+@pytest.mark.sweep
+def test_a_batch_that_another_model_made_is_read_through_generated_code() -> None:
+    """Its backward went on into a fake that knows no backward, and a generator's critic was refused."""
+    torch.compiler.reset()
+    model, batch = wide()
+    compiled: Any = torch.compile(model)
+    autockpt.apply(compiled, "min", inputs=nn.Linear(16, 16)(*batch), seconds=0.1)
+    assert autockpt.plan_of(compiled) is not None
+
+
 CHILD = """
 import json, sys, torch, autockpt
 from torch._dynamo.utils import counters

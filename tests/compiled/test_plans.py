@@ -246,6 +246,42 @@ def test_the_lowest_plan_is_tried_before_a_budget_is_refused() -> None:
     assert plan_by_code(prepared, read, max(joint_levels(prepared.step, ()))).graphs == lowest.graphs
 
 
+class Recomputes(nn.Module):
+    """It recomputes its blocks by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Narrow() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+        return x.sum()
+
+
+def test_the_cut_of_torch_itself_is_tried_before_a_budget_is_refused() -> None:
+    """Code stood above what graphs say for each plan of ours, and a budget was refused that the plain step held."""
+    torch.compiler.reset()
+    prepared = prepare_joint_graphs(*trace_joint_graphs(Recomputes(), BATCH), seconds=1.0)
+    ours: list[CompiledPlan] = []
+
+    def above(plan: CompiledPlan) -> Lowered:
+        ours.append(plan)
+        return Lowered(peak_bytes=1000, first_bytes=1000)
+
+    with pytest.raises(Infeasible):
+        plan_by_code(prepared, above, 100)
+    own = ours[-1]
+    assert any(own.again.values()) and len(ours) <= 4
+    assert own.graphs != plan_by_code(prepared, above, None).graphs  # that is the lowest one by what graphs say
+
+    def read(plan: CompiledPlan) -> Lowered:
+        held = 100 if plan.graphs == own.graphs else 1000
+        return Lowered(peak_bytes=held, first_bytes=held)
+
+    assert plan_by_code(prepared, read, 100).graphs == own.graphs
+
+
 CUTS = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.lists(st.integers(0, 9), max_size=3).map(tuple))
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import autockpt
 from tests.compiled.models import MODELS, language
 from tests.doors import CompileSettings, joint_levels, read_joint_graphs, torch_private, trace_joint_graphs
 
@@ -37,6 +39,17 @@ def test_graphs_are_one_step_and_linked() -> None:
     gradients = sum(step.storage_bytes[storage] for storage in step.gradients)
     assert gradients - 4 == sum(each.numel() * 4 for each in model.parameters())  # and the one of the loss
     assert joint_levels(step, ())[-1] >= gradients + 4  # what the caller holds at the end: gradients, loss
+
+
+def test_operators_are_run_alone_only_where_there_is_room() -> None:
+    """A plan for inductor, which fuses them, was made above its own budget."""
+    torch.compiler.reset()
+    model = nn.Sequential(nn.Linear(16, 256), nn.GELU(), nn.Linear(256, 16))
+    graphs, links = trace_joint_graphs(model, (torch.ones(2048, 16),))
+    room, spare = 3 * 2**20, 2**17  # to spare: markers, and what kernels hold for themselves
+    part = autockpt.measure(lambda: read_joint_graphs(graphs, links, room_bytes=room)).step_bytes
+    whole = autockpt.measure(lambda: read_joint_graphs(graphs, links)).step_bytes
+    assert 2**20 < part <= room + spare < whole
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -68,13 +68,15 @@ def own_share() -> float:
     return float(config.activation_memory_budget)
 
 
-def apart() -> dict[str, bool]:
-    """Return how ``torch.compile`` keeps the variants of one call apart from others; nothing where torch cannot yet.
+def compiled_apart(target: Any, **how: Any) -> Callable[..., Any]:
+    """Return what ``torch.compile`` makes of `target`, with its variants apart from others' where torch can do that.
 
     Else a compiler that met eight of them, of whatever call, gives up, and the code runs as it was written.
     """
     known = inspect.signature(torch.compile).parameters
-    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+    how |= {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+    run: Callable[..., Any] = torch.compile(target, **how)
+    return run
 
 
 def as_partitioned(joint: fx.GraphModule) -> None:

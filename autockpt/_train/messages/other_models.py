@@ -2,15 +2,15 @@
 
 planned together    encoder ran, unet ran, vae never did       warns of vae after three steps
 apart               encoder and unet each have a governor      warns that neither budget counts the other model
+compiled            unet is compiled as a whole, and held      the same, and no one budget for both is advised
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ..._run.frames.table import Handle
 from ..._run.frames.thread import thread
 from ...solvers.units import listed
 from . import said
@@ -20,16 +20,24 @@ STEPS_TO_COME = 3
 
 
 class OtherGovernor(Protocol):
-    """A governor, as another one sees it.
+    """A governor, or what holds a compiled model, as another one sees it.
 
     Attributes:
-        handle: the handle of its models.
         what: the model and its budget, as part of a sentence.
+        compiled: whether the model is compiled as a whole.
+        holds: whether the model still has the budget.
         waits: whether a step of it is under way that still waits for a backward.
     """
 
-    handle: Handle
     what: str
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the model is compiled as a whole."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the model still has the budget."""
 
     @property
     def waits(self) -> bool:
@@ -65,5 +73,14 @@ class OtherModels:
             return []
         last, thread.governor = thread.governor() if thread.governor is not None else None, weakref.ref(mine)
         before, self._trained = self._trained, True
-        apart = last is not None and last is not mine and (before or last.waits) and bool(last.handle.patched)
-        return [said.APART.format(mine.what, last.what)] if apart and last is not None else []
+        apart = last is not None and last is not mine and (before or last.waits) and last.holds
+        if not apart or last is None:
+            return []
+        text = said.APART_COMPILED if mine.compiled or last.compiled else said.APART_EAGER
+        return [text.format(mine.what, last.what)]
+
+
+def telling() -> Callable[[OtherGovernor], None]:
+    """Return what notes that a compiled model trains, and warns once of each model that trains in its loop."""
+    others, warn = OtherModels(), said.WarnOnce()
+    return lambda mine: warn.once(*others.meets(mine, "", planned=True))

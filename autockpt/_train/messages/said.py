@@ -127,7 +127,13 @@ UNDER_RECOMPUTE = (
 
 APART = (
     "{0} and {1} train in one loop, each held to a budget of its own that does not know of the other: together they "
-    "may hold more than either. One budget for both: autockpt.apply([one, other], budget)."
+    "may hold more than either. "
+)
+
+APART_EAGER = APART + "One budget for both: autockpt.apply([one, other], budget)."
+
+APART_COMPILED = APART + (
+    "What is compiled as a whole shares no budget with others: give each a budget so that they add up to what is there."
 )
 
 UNCOUNTED = (
