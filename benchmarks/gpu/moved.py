@@ -10,7 +10,7 @@ import msgspec
 
 import autockpt
 from autockpt import Infeasible, Plan, Profile
-from benchmarks.gpu.rows import Figures, Job
+from benchmarks.gpu.rows import Figures, Job, NotHere
 from benchmarks.gpu.steps import Setting, Subject, pairs, peak, planned, record, subject, verdict
 
 __all__ = ["moves", "rows"]
@@ -29,6 +29,8 @@ def rows(setting: Setting, folder: Path) -> list[Job]:
 
 def moves(name: str, setting: Setting, folder: Path) -> Iterator[Figures]:
     """Compare a plan that recomputes alone, one that moves as well, and the same one with a step that waits for it."""
+    if setting.device.type == "cpu":
+        raise NotHere("tensors of a CPU are on the host already")
     of = subject(name, setting)
     profile, _, _ = record(of)
     static_bytes = profile.static.total_bytes

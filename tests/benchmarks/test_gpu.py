@@ -349,10 +349,11 @@ def test_every_stage_runs_at_toy_size_on_a_cpu(tmp_path: Path) -> None:
     """It takes under four minutes where nothing else runs; the limit here only ends what hangs."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--size", "tiny", "--out", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=480)
-    for number in STAGES:
+    stages = [*STAGES][1:]  # stage 0 is rows of the others, and has a test of its own
+    for number in stages:
         document = json.loads((tmp_path / f"stage{number}.json").read_text())
         assert {row["outcome"] for row in document["rows"]} <= {"done", "not here"}, document["rows"]
         assert {"command", "date", "environment", "seconds"} <= set(document)
     report = [sys.executable, "-m", "benchmarks.gpu.report", str(tmp_path)]
     text = subprocess.run(report, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert all(f"## Stage {number}: " in text for number in STAGES)
+    assert all(f"## Stage {number}: " in text for number in stages)
