@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
+from autockpt import CompiledPlan
 from tests.compiled.steps import trained
 
 pytestmark = pytest.mark.filterwarnings(
@@ -56,6 +57,37 @@ def test_replays_do_not_read_what_forward_has_overwritten(breaks: bool) -> None:
     assert sizes[-1] < plain[-1]
     assert torch.equal(model.average, other.average)
     assert all(torch.equal(one, two) for one, two in zip(left, plain_left, strict=True))
+
+
+class Normed(nn.Module):
+    """Batch norms, whose averages move in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 16)
+        self.one, self.two = nn.BatchNorm1d(64), nn.BatchNorm1d(64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.two(self.second(self.one(self.first(x)).relu())).relu()
+        loss: Tensor = self.last(y).square().mean()
+        return loss
+
+
+def test_batch_norms_run_again_and_their_averages_move_once() -> None:
+    """What they return does not depend on the averages that forward has moved, nor does their backward in training."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model, batch = Normed(), (torch.randn(64, 16),)
+    other = copy.deepcopy(model)
+    plain, plain_left = trained(outside(other), batch)
+    torch.compiler.reset()
+    compiled = autockpt.apply(outside(model), "min", inputs=batch, seconds=1.0)
+    plan = autockpt.plan_of(compiled)
+    assert isinstance(plan, CompiledPlan) and {"one", "two"} & {name for name, _ in plan.modules}
+    sizes, left = trained(compiled, batch)
+    assert sizes[-1] < plain[-1]
+    assert all(torch.equal(one, two) for one, two in zip(left, plain_left, strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(model.buffers(), other.buffers(), strict=True))
 
 
 class Parted(nn.Module):
