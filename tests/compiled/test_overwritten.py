@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import CompiledPlan
 from tests.compiled.steps import trained
+from tests.doors import prepare_joint_graphs, trace_joint_graphs
 
 pytestmark = pytest.mark.filterwarnings(
     # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
@@ -88,6 +89,16 @@ def test_batch_norms_run_again_and_their_averages_move_once() -> None:
     assert sizes[-1] < plain[-1]
     assert all(torch.equal(one, two) for one, two in zip(left, plain_left, strict=True))
     assert all(torch.equal(one, two) for one, two in zip(model.buffers(), other.buffers(), strict=True))
+
+
+def test_a_part_of_forward_runs_its_batch_norm_again() -> None:
+    """Only forward's own copies at its end read the new averages, and they run once: the norm leaves nothing behind."""
+    torch.compiler.reset()
+    prepared = prepare_joint_graphs(*trace_joint_graphs(Normed(), (torch.ones(64, 16),)))
+    forward, stated = prepared.step.forward, prepared.stated
+    norms = {i for i, each in enumerate(forward) if "batch_norm" in each.name}
+    ends = {each.stop for each, again in zip(stated.problem.candidates, stated.again, strict=True) if again & norms}
+    assert len(norms) == 2 and min(ends) <= len(forward) // 2
 
 
 class Parted(nn.Module):
