@@ -49,11 +49,28 @@ def _averaged_into(node: fx.Node) -> set[fx.Node]:
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return set()
-    given = dict(zip((each.name for each in target._schema.arguments), node.args, strict=False)) | node.kwargs
+    given = _given(node)
     new = [i for i, each in enumerate(target._schema.returns) if each.name in [f"{name}_out" for name in STATISTICS]]
     if not new or given.get("training") is False:
         return set()
     items = [each for each in node.users if each.args[1] in new]
-    if any(user.op != "output" for each in items for user in each.users):
+    if any(_depends_on(user, each) for each in items for user in each.users):
         return set()
     return {each for name in STATISTICS if isinstance(each := given.get(name), fx.Node)}
+
+
+def _depends_on(user: fx.Node, averages: fx.Node) -> bool:
+    """Whether something that runs again, or runs in backward, depends on new averages that it is given."""
+    if user.op == "output" or user.target is torch.ops.aten.copy_.default:  # forward's own copy of them into the buffer
+        return False
+    readers = [name for name, value in _given(user).items() if value is averages]
+    # In training the backward of a batch norm takes them, and reads those of the batch.
+    return _given(user).get("train") is not True or not set(readers) <= set(STATISTICS)
+
+
+def _given(node: fx.Node) -> dict[str, Any]:
+    """Return the arguments of an operator by name; nothing of what is no operator of torch's."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return {}
+    return dict(zip((each.name for each in target._schema.arguments), node.args, strict=False)) | node.kwargs

@@ -80,8 +80,7 @@ def _signature_of_region(step: JointStep, begin: int, end: int) -> object:
     def look(storage: int) -> tuple[object, ...]:
         i = step.maker[storage]
         place = i - begin if i >= begin else -1 - outside.setdefault(storage, len(outside))
-        leaves = step.last_read[storage] >= end or storage in step.outputs or storage in step.crossing
-        return place, step.storage_bytes[storage], storage in step.backward_reads, leaves
+        return place, step.storage_bytes[storage], storage in step.backward_reads, step.leaves(storage, end)
 
     return tuple(
         (each.seconds, each.kept, each.scratch_bytes, tuple(map(look, each.reads)), tuple(map(look, each.makes)))

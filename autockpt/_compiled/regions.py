@@ -62,7 +62,7 @@ def regions(step: JointStep) -> Iterator[tuple[int, int]]:
 def ways(step: JointStep, begin: int, end: int, deadline: Deadline = NEVER) -> list[frozenset[int]]:
     """Return ways to run a part of a region again, each as the indices of operators from its begin on.
 
-    What later operators of forward read is kept: it is there in any case where they are recomputed.
+    What later operators of forward read is kept, if these may run again: it is there in any case where they do.
     """
     flow, units = _flow(step, begin, end)
     menu = [frozenset(units[u] for u in way.recompute) for way in make_menu(flow, deadline=deadline)]
@@ -81,24 +81,17 @@ def _flow(step: JointStep, begin: int, end: int) -> tuple[Dataflow, list[int]]:
             number[storage] = len(items)
             saved = storage in step.backward_reads
             outside = step.maker[storage] < begin and saved
-            later = step.last_read[storage] >= end or storage in step.crossing or storage in step.outputs
-            items.append(Item(bytes=step.storage_bytes[storage], saved=saved, free=outside or later))
+            items.append(
+                Item(bytes=step.storage_bytes[storage], saved=saved, free=outside or step.leaves(storage, end))
+            )
         return number[storage]
 
     units, places = [], []
     for i in range(begin, end):
         operator = step.forward[i]
         reads, makes = tuple(map(item, operator.reads)), [*map(item, operator.makes)]
-        if operator.kept or _leaves(step, i, end):
+        if operator.kept or any(step.leaves(storage, end) for storage in operator.makes):
             continue
         places.append(i - begin)
         units.append(Unit(name=operator.name, seconds=operator.seconds, reads=reads, makes=tuple(makes)))
     return Dataflow(units=tuple(units), items=tuple(items)), places
-
-
-def _leaves(step: JointStep, i: int, end: int) -> bool:
-    """Whether something that an operator makes is there in any case: it is read after the region, or handed out."""
-    return any(
-        step.last_read[storage] >= end or storage in step.crossing or storage in step.outputs
-        for storage in step.forward[i].makes
-    )

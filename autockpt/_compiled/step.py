@@ -90,6 +90,21 @@ class JointStep:
         return {storage: i for i, each in enumerate(self.forward) for storage in (*each.makes, *each.reads)}
 
     @cached_property
+    def _last_again(self) -> dict[int, int]:
+        """By storage, the last operator of forward that makes or reads it and may run again."""
+        able = ((i, each) for i, each in enumerate(self.forward) if not each.kept)
+        return {storage: i for i, each in able for storage in (*each.makes, *each.reads)}
+
+    def leaves(self, storage: int, end: int) -> bool:
+        """Whether a storage of forward is there in any case, whatever runs again before an operator.
+
+        Args:
+            storage: the storage.
+            end: the operator. What only later ones read that never run again is theirs in forward alone.
+        """
+        return storage in self.outputs or storage in self.crossing or self._last_again.get(storage, -1) >= end
+
+    @cached_property
     def backward_reads(self) -> dict[int, tuple[int, ...]]:
         """By storage that forward makes and backward reads, the operators of backward that read it, in order."""
         found: dict[int, list[int]] = {}

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import autockpt
-from autockpt import CompiledPlan, Infeasible
+from autockpt import Infeasible
+from benchmarks.compile.steps import difference, equal, plan_on, static_bytes, trained
 from benchmarks.environment import environment, table, write
-from tests.zoo import SHORT, Case, build, loss_of
+from tests.zoo import SHORT, build
 
 FOLDER = Path(__file__).parent
 SHARES = (0.8, 0.6, 0.4)
@@ -27,47 +27,15 @@ SHARES = (0.8, 0.6, 0.4)
 BACKENDS = {"aot_eager": "rows", "inductor": "inductor"}
 """The backends, each with the key of its rows."""
 
-SEED = 5
-
-
-def static_bytes(case: Case) -> int:
-    """Return the bytes of parameters, buffers and batch."""
-    held = [*case.model.parameters(), *case.model.buffers(), *case.kwargs.values()]
-    return sum({each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in held}.values())
-
-
-def trained(case: Case, compiled: Any) -> tuple[int, int, list[Tensor]]:
-    """Return the bytes that the first and the third step add, and what the third leaves."""
-    left: list[Tensor] = []
-
-    def step() -> None:
-        torch.manual_seed(SEED)
-        outputs = compiled(**case.kwargs)
-        loss = loss_of(outputs)
-        loss.backward()
-        left[:] = [loss.detach()]
-
-    buffers = [each.clone() for each in case.model.buffers()]
-    sizes = []
-    for _ in range(3):
-        case.model.zero_grad(set_to_none=True)
-        left.clear()
-        for own, before in zip(case.model.buffers(), buffers, strict=True):
-            own.data.copy_(before)
-        sizes.append(autockpt.measure(step).step_bytes)
-    left += [each.grad.clone() for each in case.model.parameters() if each.grad is not None]
-    left += [each.clone() for each in case.model.buffers()]
-    case.model.zero_grad(set_to_none=True)
-    return sizes[0], sizes[2], [*left, torch.get_rng_state()]
-
 
 def rows(name: str, backend: str) -> dict[str, Any]:
     """Train one model compiled, plain and under each budget."""
     case = build(name, short=True)
     torch.compiler.reset()
     compiled: Any = torch.compile(case.model, backend=backend)
-    first, plain, expected = trained(case, compiled)
-    found: dict[str, Any] = {"plain_bytes": plain, "plain_first_bytes": first}
+    unplanned = trained(case, compiled)
+    plain = unplanned.last_bytes
+    found: dict[str, Any] = {"plain_bytes": plain, "plain_first_bytes": unplanned.first_bytes}
     for share in SHARES:
         case = build(name, short=True)
         torch.compiler.reset()
@@ -79,34 +47,19 @@ def rows(name: str, backend: str) -> dict[str, Any]:
             found[str(share)] = {"lowest_bytes": error.minimum_bytes - static}
             continue
         planning_seconds = time.process_time() - began
-        first, measured, left = trained(case, compiled)
+        seen = trained(case, compiled)
         found[str(share)] = {
             "budget_bytes": int(share * plain),
-            "first_bytes": first,
-            "measured_bytes": measured,
+            "first_bytes": seen.first_bytes,
+            "measured_bytes": seen.last_bytes,
             "predicted_bytes": plan_on(compiled).peak_bytes - static,
             "tried": len(plan_on(compiled).tried_bytes),
-            "equal": len(left) == len(expected) and all(map(torch.equal, left, expected)),
-            "loss_equal": torch.equal(left[0], expected[0]),
-            "relative_difference": max(map(difference, left, expected)),
+            "equal": equal(seen.left, unplanned.left),
+            "loss_equal": torch.equal(seen.left[0], unplanned.left[0]),
+            "relative_difference": max(map(difference, seen.left, unplanned.left)),
             "planning_cpu_seconds": planning_seconds,
         }
     return found
-
-
-def plan_on(compiled: Any) -> CompiledPlan:
-    """Return the plan that a compiled model is held to."""
-    plan = autockpt.plan_of(compiled)
-    assert isinstance(plan, CompiledPlan)
-    return plan
-
-
-def difference(one: Tensor, other: Tensor) -> float:
-    """Return by how much a tensor differs from another, over the norm of that."""
-    if one.shape != other.shape:
-        return float("inf")
-    one, other = one.double(), other.double()
-    return float((one - other).norm() / other.norm().clamp_min(1e-300))
 
 
 def show(raw: dict[str, Any]) -> str:

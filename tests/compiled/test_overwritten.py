@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
+from autockpt import CompiledPlan
 from tests.compiled.steps import trained
+from tests.doors import prepare_joint_graphs, trace_joint_graphs
 
 pytestmark = pytest.mark.filterwarnings(
     # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
@@ -56,6 +58,47 @@ def test_replays_do_not_read_what_forward_has_overwritten(breaks: bool) -> None:
     assert sizes[-1] < plain[-1]
     assert torch.equal(model.average, other.average)
     assert all(torch.equal(one, two) for one, two in zip(left, plain_left, strict=True))
+
+
+class Normed(nn.Module):
+    """Batch norms, whose averages move in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 16)
+        self.one, self.two = nn.BatchNorm1d(64), nn.BatchNorm1d(64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.two(self.second(self.one(self.first(x)).relu())).relu()
+        loss: Tensor = self.last(y).square().mean()
+        return loss
+
+
+def test_batch_norms_run_again_and_their_averages_move_once() -> None:
+    """What they return does not depend on the averages that forward has moved, nor does their backward in training."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model, batch = Normed(), (torch.randn(64, 16),)
+    other = copy.deepcopy(model)
+    plain, plain_left = trained(outside(other), batch)
+    torch.compiler.reset()
+    compiled = autockpt.apply(outside(model), "min", inputs=batch, seconds=1.0)
+    plan = autockpt.plan_of(compiled)
+    assert isinstance(plan, CompiledPlan) and {"one", "two"} & {name for name, _ in plan.modules}
+    sizes, left = trained(compiled, batch)
+    assert sizes[-1] < plain[-1]
+    assert all(torch.equal(one, two) for one, two in zip(left, plain_left, strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(model.buffers(), other.buffers(), strict=True))
+
+
+def test_a_part_of_forward_runs_its_batch_norm_again() -> None:
+    """Only forward's own copies at its end read the new averages, and they run once: the norm leaves nothing behind."""
+    torch.compiler.reset()
+    prepared = prepare_joint_graphs(*trace_joint_graphs(Normed(), (torch.ones(64, 16),)))
+    forward, stated = prepared.step.forward, prepared.stated
+    norms = {i for i, each in enumerate(forward) if "batch_norm" in each.name}
+    ends = {each.stop for each, again in zip(stated.problem.candidates, stated.again, strict=True) if again & norms}
+    assert len(norms) == 2 and min(ends) <= len(forward) // 2
 
 
 class Parted(nn.Module):

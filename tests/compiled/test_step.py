@@ -80,6 +80,7 @@ def test_the_judge_says_at_least_what_stands(step: JointStep, data: st.DataObjec
 @settings(max_examples=60, deadline=None)
 @given(step=steps())
 def test_a_way_runs_nothing_again_that_must_not(step: JointStep) -> None:
+    """Nor what another region may read in its replays. What never runs again reads it in forward alone."""
     for begin, end in regions(step):
         assert 0 <= begin < end <= len(step.forward)
         assert len({each.graph for each in step.forward[begin:end]}) == 1
@@ -87,4 +88,6 @@ def test_a_way_runs_nothing_again_that_must_not(step: JointStep) -> None:
             for i in way:
                 operator = step.forward[begin + i]
                 assert begin + i < end and not operator.kept
-                assert all(step.last_read[s] < end and s not in step.outputs | step.crossing for s in operator.makes)
+                assert not step.outputs.union(step.crossing) & {*operator.makes}
+                later = (each for each in step.forward[end:] if not each.kept)
+                assert not any({*operator.makes} & {*each.reads} for each in later)
