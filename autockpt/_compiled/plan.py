@@ -183,10 +183,13 @@ def plan_by_code(
 ) -> CompiledPlan:
     """Make plans until the code generated for one keeps a step to a budget, and return the cheapest that does.
 
+    What graphs say may mislead: in code, torch's own cut may be lower than the lowest plan by graphs. So it is looked
+    at too where the lowest peak is asked for, and before a budget is refused.
+
     Args:
         prepared: the step.
         read: says what the code holds that is generated for a plan.
-        budget_bytes: highest peak of the whole step, the first one too; None for the lowest that can be reached.
+        budget_bytes: highest peak of the whole step, the first one too; None for the lowest that is found.
 
     Returns:
         The plan, with the peak that its code has.
@@ -194,57 +197,82 @@ def plan_by_code(
     Raises:
         Infeasible: the code of no plan that was tried keeps to the budget.
     """
-    found: list[tuple[int, CompiledPlan]] = []
-
-    def look(judged: CompiledPlan) -> int:
-        code = read(judged)
-        first_bytes, peak_bytes = prepared.static_bytes + code.first_bytes, prepared.static_bytes + code.peak_bytes
-        tried_bytes = (*(each for each, _ in found), first_bytes)
-        found.append((first_bytes, msgspec.structs.replace(judged, peak_bytes=peak_bytes, tried_bytes=tried_bytes)))
-        return first_bytes
-
-    asked_bytes = budget_bytes
-    for attempt in range(LOWERINGS):
-        above = budget_bytes is not None and all(each > budget_bytes for each, _ in found) and attempt > 0
-        if above and attempt == LOWERINGS - 1:
-            asked_bytes = None  # else it would not be known whether any plan holds the budget
-        judged, tried = _made(prepared, asked_bytes), [plan.graphs for _, plan in found]
-        if above and judged.graphs in tried:  # for less the same was chosen, by what graphs say
-            judged = _made(prepared, None)
-        if judged.graphs in tried:
-            break
-        first_bytes = look(judged)
-        if budget_bytes is None:
-            break
-        over_bytes = first_bytes - budget_bytes
-        idle = not any(judged.again.values())
-        if over_bytes <= 0 and (idle or -over_bytes <= CLOSE * (budget_bytes - prepared.static_bytes)):
-            break
-        spare_bytes = MARGIN * (budget_bytes - prepared.static_bytes) if over_bytes > 0 else 0
-        asked_bytes = max(int(judged.peak_bytes - over_bytes - spare_bytes), 1)
-    if budget_bytes is not None and all(each > budget_bytes for each, _ in found):
-        own = _plan_of_torch(prepared)  # what graphs say may mislead: torch's own cut may be lower in code
-        if own.graphs not in [plan.graphs for _, plan in found]:
-            look(own)
-    return _cheapest(prepared, found, budget_bytes)
-
-
-def _cheapest(prepared: PreparedStep, found: list[tuple[int, CompiledPlan]], budget_bytes: int | None) -> CompiledPlan:
-    """Return the cheapest of the plans that were found; each comes with the peak of its first step.
-
-    Raises:
-        Infeasible: none keeps to the budget.
-    """
-    within = [plan for first_bytes, plan in found if budget_bytes is None or first_bytes <= budget_bytes]
+    generated = _Generated(prepared, read)
+    if budget_bytes is None:
+        generated.look(lowest_plan(prepared))
+    else:
+        _search(generated, budget_bytes)
+    if not generated.within(budget_bytes):
+        own = _plan_of_torch(prepared)
+        if not generated.has(own):
+            generated.look(own)
+    if budget_bytes is None:
+        return min(generated.found, key=lambda each: each[0])[1]
+    within = generated.within(budget_bytes)
     if not within:
-        assert budget_bytes is not None
         raise Infeasible(
             budget_bytes=budget_bytes,
-            minimum_bytes=min(first_bytes for first_bytes, _ in found),
+            minimum_bytes=min(first_bytes for first_bytes, _ in generated.found),
             solver=prepared.solver,
             dominated_by="what the generated code allocates",
         )
     return min(within, key=lambda plan: (plan.recompute_seconds, plan.peak_bytes))
+
+
+class _Generated:
+    """The plans of a step for which code was generated.
+
+    Args:
+        prepared: the step.
+        read: says what the code holds that is generated for a plan.
+
+    Attributes:
+        prepared: the step.
+        found: each plan, with the peak that its code has, and before it the peak of its first step.
+    """
+
+    def __init__(self, prepared: PreparedStep, read: Callable[[CompiledPlan], Lowered]) -> None:
+        self.prepared, self._read = prepared, read
+        self.found: list[tuple[int, CompiledPlan]] = []
+
+    def look(self, plan: CompiledPlan) -> int:
+        """Generate the code of a plan, and return the peak of its first step."""
+        code, static_bytes = self._read(plan), self.prepared.static_bytes
+        first_bytes = static_bytes + code.first_bytes
+        tried_bytes = (*(each for each, _ in self.found), first_bytes)
+        known = msgspec.structs.replace(plan, peak_bytes=static_bytes + code.peak_bytes, tried_bytes=tried_bytes)
+        self.found.append((first_bytes, known))
+        return first_bytes
+
+    def has(self, plan: CompiledPlan) -> bool:
+        """Whether the code of such a plan was generated."""
+        return any(each.graphs == plan.graphs for _, each in self.found)
+
+    def within(self, budget_bytes: int | None) -> list[CompiledPlan]:
+        """Return the plans whose code keeps to a budget; none to None."""
+        return [plan for first_bytes, plan in self.found if budget_bytes is not None and first_bytes <= budget_bytes]
+
+
+def _search(generated: _Generated, budget_bytes: int) -> None:
+    """Generate the code of plans for a budget: for less of it after one that is above, and for more where some is left."""
+    prepared, asked_bytes = generated.prepared, budget_bytes
+    most_bytes = budget_bytes - prepared.static_bytes
+    for attempt in range(LOWERINGS):
+        above = attempt > 0 and not generated.within(budget_bytes)
+        if above and attempt == LOWERINGS - 1:  # else it would not be known whether any plan holds the budget
+            plan = lowest_plan(prepared)
+        else:
+            plan = _made(prepared, asked_bytes)
+            if above and generated.has(plan):  # for less the same was chosen, by what graphs say
+                plan = lowest_plan(prepared)
+        if generated.has(plan):
+            return
+        over_bytes = generated.look(plan) - budget_bytes
+        idle = not any(plan.again.values())
+        if over_bytes <= 0 and (idle or -over_bytes <= CLOSE * most_bytes):
+            return
+        spare_bytes = MARGIN * most_bytes if over_bytes > 0 else 0
+        asked_bytes = max(int(plan.peak_bytes - over_bytes - spare_bytes), 1)
 
 
 def _plan_of_torch(prepared: PreparedStep) -> CompiledPlan:
@@ -258,10 +286,10 @@ def _plan_of_torch(prepared: PreparedStep) -> CompiledPlan:
     return _plan(prepared, _what_comes_out(prepared, frozenset(again)), ())
 
 
-def _made(prepared: PreparedStep, budget_bytes: int | None) -> CompiledPlan:
+def _made(prepared: PreparedStep, budget_bytes: int) -> CompiledPlan:
     """Return the plan for a budget; the lowest one where it cannot be held, for code may hold less than its graphs."""
     try:
-        return lowest_plan(prepared) if budget_bytes is None else plan_within(prepared, budget_bytes)
+        return plan_within(prepared, budget_bytes)
     except Infeasible:
         return lowest_plan(prepared)
 
