@@ -254,7 +254,7 @@ class _Generated:
 
 
 def _search(generated: _Generated, budget_bytes: int) -> None:
-    """Generate the code of plans for a budget: for less after one that is above it, for more where some is left over."""
+    """Generate the code of plans for a budget: for less after one that is above it, for more where some is left."""
     prepared, asked_bytes = generated.prepared, budget_bytes
     most_bytes = budget_bytes - prepared.static_bytes
     for attempt in range(LOWERINGS):
