@@ -268,7 +268,7 @@ def _host(found: Fits) -> Iterator[str]:
     if paces_of(found.profile) is None:
         yield (
             "Microbatches are taken to need their share of the recorded seconds, and what adding gradients takes. "
-            "Small ones take more: halves of three small transformers took 5 to 7 % more on a CPU"
+            "Small ones take more: halves of three small transformers took 5 to 8 % more on a CPU"
         )
         return
     whose = whose_host(host_mode(found.profile) is not None, found.profile)
