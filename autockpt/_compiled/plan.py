@@ -22,7 +22,7 @@ ATTEMPTS = 3
 
 
 LOWERINGS = 3
-"""So often at most is the code of a step generated while its plan is made, and once more before a budget is refused, or for the lowest peak."""
+"""So often at most is the code of a step generated while its plan is made; once more for the cut of torch itself."""
 
 MARGIN = 0.01
 """By this share of the budget for the step less is asked for than would do, once code was above it."""
