@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,3 +110,24 @@ MODELS: dict[str, Callable[[], Built]] = {
     "convolution": convolution,
     "looped": looped,
 }
+
+
+class Narrow(nn.Module):
+    """A model of which little has to be compiled."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(16, width), nn.Linear(width, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.outer(torch.sin(nn.functional.gelu(self.inner(x))))
+        return y.square().mean()
+
+
+BATCH = (torch.ones(64, 16),)
+"""For `Narrow`."""
+
+
+def outside(model: nn.Module) -> Any:
+    """Compile a model as a whole, without a compiler of C++."""
+    return torch.compile(model, backend="aot_eager")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import BudgetError, Infeasible, NotApplicable
-from tests.compiled.models import MODELS, language
+from tests.compiled.models import MODELS, language, outside
 from tests.compiled.steps import static_bytes, trained
 from tests.doors import compiled_hold_of
 
@@ -23,10 +23,6 @@ pytestmark = pytest.mark.filterwarnings(
     # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
     "ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning"
 )
-
-
-def outside(model: nn.Module) -> Any:
-    return torch.compile(model, backend="aot_eager")
 
 
 def in_place(model: nn.Module) -> Any:

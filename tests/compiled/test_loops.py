@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import autockpt
+from tests.compiled.models import BATCH, Narrow, outside
 from tests.doors import compiled_hold_of
 
 pytestmark = pytest.mark.filterwarnings(
@@ -18,23 +18,15 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-class Small(nn.Module):
-    """A model of which little has to be compiled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(16, 64), nn.Linear(64, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.outer(torch.sin(nn.functional.gelu(self.inner(x))))
-        return y.square().mean()
-
-
-BATCH = (torch.ones(64, 16),)
-
-
-def outside(model: nn.Module) -> Any:
-    return torch.compile(model, backend="aot_eager")
+def barely_held(more_bytes: int) -> tuple[Any, int]:
+    """Return a compiled model with a budget of so much more than its first step needs at least, and that budget."""
+    torch.compiler.reset()
+    compiled = outside(Narrow())
+    autockpt.apply(compiled, "min", inputs=BATCH, seconds=0.1)
+    lowest = autockpt.plan_of(compiled)
+    assert lowest is not None
+    autockpt.apply(compiled, lowest.peak_bytes + more_bytes, seconds=0.1)
+    return compiled, lowest.peak_bytes + more_bytes
 
 
 def together(models: list[Any], steps: int) -> None:
@@ -51,20 +43,20 @@ def test_compiled_models_with_budgets_of_their_own_are_said_not_to_know_of_each_
 ) -> None:
     """Each was held to its own, and nobody said that nothing holds the sum."""
     torch.compiler.reset()
-    models = [outside(Small()) if kind == "compiled" else Small() for kind in kinds]
+    models = [outside(Narrow()) if kind == "compiled" else Narrow() for kind in kinds]
     for model in models:
         autockpt.apply(model, "1GB", seconds=0.1)
     together(models, steps)
     apart = [each.getMessage() for each in caplog.records if "train in one loop" in each.getMessage()]
     assert len(apart) == 2  # both are told, once
-    assert all("Small (1.00 GB) and Small (1.00 GB)" in each and "add up to what is there" in each for each in apart)
+    assert all("Narrow (1.00 GB) and Narrow (1.00 GB)" in each and "add up to what is there" in each for each in apart)
     assert all("apply([one, other]" not in each for each in apart)  # it is refused for what is compiled
 
 
 def test_compiled_models_that_train_one_after_the_other_are_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Nor is one whose neighbour has no budget any more."""
     torch.compiler.reset()
-    models = [autockpt.apply(outside(Small()), "1GB", seconds=0.1) for _ in range(2)]
+    models = [autockpt.apply(outside(Narrow()), "1GB", seconds=0.1) for _ in range(2)]
     for model in models:
         together([model], 2)
     autockpt.remove(models[0])
@@ -74,29 +66,17 @@ def test_compiled_models_that_train_one_after_the_other_are_told_nothing(caplog:
 
 def test_a_step_that_no_plan_holds_is_planned_once() -> None:
     """It was planned and compiled anew in each step, for the same lowest plan."""
-    torch.compiler.reset()
-    model = Small()
-    compiled = outside(model)
-    autockpt.apply(compiled, "min", inputs=BATCH, seconds=0.1)
-    lowest = autockpt.plan_of(compiled)
-    assert lowest is not None
-    autockpt.apply(compiled, lowest.peak_bytes + 100, seconds=0.1)
+    compiled, budget_bytes = barely_held(100)
     for _ in range(4):
         compiled(*BATCH).backward()  # from the second one on, the gradients of the first stand beside it
     hold = compiled_hold_of(compiled)
     assert hold is not None and len(hold.made) == 2
-    assert hold.made[-1][0].peak_bytes > lowest.peak_bytes + 100
+    assert hold.made[-1][0].peak_bytes > budget_bytes
 
 
 def test_each_reason_why_a_budget_may_not_hold_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """The first one silenced all others."""
-    torch.compiler.reset()
-    model = Small()
-    compiled = outside(model)
-    autockpt.apply(compiled, "min", inputs=BATCH, seconds=0.1)
-    lowest = autockpt.plan_of(compiled)
-    assert lowest is not None
-    autockpt.apply(compiled, lowest.peak_bytes, seconds=0.1)
+    compiled, _ = barely_held(0)
     for _ in range(3):
         waits = compiled(*BATCH)
         compiled(*BATCH).backward()

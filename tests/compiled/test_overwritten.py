@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import Any
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import CompiledPlan
+from tests.compiled.models import outside
 from tests.compiled.steps import trained
 from tests.doors import prepare_joint_graphs, trace_joint_graphs
 
@@ -40,10 +40,6 @@ class Halving(nn.Module):
         self.average.lerp_(x.mean(0), 0.5)
         loss: Tensor = (y.sin() * x.exp()).square().mean()
         return loss
-
-
-def outside(model: nn.Module) -> Any:
-    return torch.compile(model, backend="aot_eager")
 
 
 @pytest.mark.parametrize("breaks", [False, True])

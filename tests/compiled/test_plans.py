@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 
 import autockpt
 from autockpt import CompiledPlan, Infeasible, InvalidFile, NotApplicable
-from tests.compiled.models import LENGTH, MODELS, ROWS, WIDTH, Attention
+from tests.compiled.models import BATCH, LENGTH, MODELS, ROWS, WIDTH, Attention, Narrow, outside
 from tests.compiled.steps import static_bytes, trained
 from tests.doors import JointGraph as PlannedGraph
 from tests.doors import (
@@ -36,25 +36,6 @@ pytestmark = pytest.mark.filterwarnings(
     # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
     "ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning"
 )
-
-
-class Narrow(nn.Module):
-    """A model of which little has to be compiled."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(16, width), nn.Linear(width, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.outer(torch.sin(nn.functional.gelu(self.inner(x))))
-        return y.square().mean()
-
-
-BATCH = (torch.ones(64, 16),)
-
-
-def outside(model: nn.Module) -> Any:
-    return torch.compile(model, backend="aot_eager")
 
 
 def test_a_plan_is_shown_saved_and_applied_without_solving(
