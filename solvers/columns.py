@@ -146,14 +146,17 @@ def _with_additions(problem: Problem, entries: dict[tuple[int, int, int], int]) 
 
 
 def _holders(problem: Problem, points: list[int]) -> list[dict[int, set[int]]]:
-    """By tensor, the columns that hold it, by the step until which they do: candidates, and stretches that save it."""
+    """For each tensor: the step until which it is held -> the columns that hold it so long.
+
+    Such a column is a candidate that holds the tensor, or a stretch whose calls save it.
+    """
     holders: list[dict[int, set[int]]] = [defaultdict(set) for _ in problem.tensors]
     for c, candidate in enumerate(problem.candidates):
         for hold in candidate.holds:
             holders[hold.tensor][hold.until].add(c)
     for tensor, ends in zip(problem.tensors, holders, strict=True):
         for save in tensor.saves:
-            stretch = bisect_right(points, save.call) - 1  # -1: before any candidate
+            stretch = bisect_right(points, save.call) - 1  # negative: the call is before all candidates
             ends[save.until].add(len(problem.candidates) + stretch if stretch >= 0 else ALWAYS)
     return holders
 
@@ -199,20 +202,25 @@ class _Pieces:
     def _forms(self, holders: frozenset[int]) -> tuple[Form, ...] | None:
         """Return one form for each stretch that adds something; None if the piece is always held.
 
-        An option that frees a piece over one stretch frees it over all stretches that it covers. So a stretch adds
-        nothing if all options that free the piece over another stretch cover both.
+        Over each stretch, one option is chosen: it holds the piece, or frees it. A candidate that covers two stretches
+        is an option of both, and frees the piece over both.
+
+            stretches          one        two
+            options that free  a, b       a          a covers both
+
+        Whatever frees the piece over `two` frees it over `one`. So `one` adds nothing, and `two` alone gets a form.
         """
         if ALWAYS in holders:
             return None
         stretches = sorted({self.arcs[column][0] for column in holders})
         freeing = {stretch: self.options[stretch] - holders for stretch in stretches}
-        if not all(freeing.values()):
+        if not all(freeing.values()):  # over some stretch nothing frees it
             return None
         covered = self._covered(holders, stretches, freeing)
         forms = {self.options[stretch] & holders for stretch in stretches if stretch not in covered}
         largest: list[frozenset[int]] = []
         for form in sorted(forms, key=len, reverse=True):
-            if not any(form <= other for other in largest):
+            if not any(form <= other for other in largest):  # the sum over a larger set is at least as large
                 largest.append(form)
         return tuple(sorted(tuple(sorted(form)) for form in largest))
 

@@ -13,13 +13,14 @@ from autockpt import _HOME as HOMES
 from autockpt._choose import below
 from autockpt._choose import solve as solving
 from autockpt._choose.by_clocks import whole_blocks
-from autockpt._choose.candidates import Candidates, find_candidates
+from autockpt._choose.candidates import Candidates
 from autockpt._choose.candidates import runs as candidate_runs
 from autockpt._choose.candidates.entering import entering_bytes
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
 from autockpt._choose.candidates.nested import is_inside, replays_in_parts
 from autockpt._choose.candidates.runs import runs_of, sibling_rows
+from autockpt._choose.candidates.search import find_candidates
 from autockpt._choose.cuts.cut_runs import cut_runs
 from autockpt._choose.cuts.revolve import fewest_runs, revolve
 from autockpt._choose.dataflow.min_cut import hull

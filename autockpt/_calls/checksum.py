@@ -94,7 +94,7 @@ def checksum_of(tensor: Tensor, places: Places | None = None) -> Checksum:
 
 
 def number_of(row: Tensor) -> Tensor:
-    """Return the checksum of a row of bytes as a number: a tensor with one element, where the row is."""
+    """Return the checksum of a row of bytes as an int64 tensor of one element on its device, which ranks can gather."""
     row = row.detach()
     if row.is_cpu:
         digest = hashlib.blake2b(repr(checksum_of(row)).encode(), digest_size=8).digest()

@@ -116,6 +116,7 @@ def recorded_by(made: OnRank, gpus: Sequence[str]) -> Recorded:
 
     def recorded(gpu: str, size: int | None) -> Profile | None:
         found = of(size)
+        # Of a device without rates only the memory is asked for, which is that of any profile.
         return None if found is None else found.get(gpu) or next(iter(found.values()))
 
     return recorded

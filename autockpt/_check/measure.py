@@ -123,7 +123,7 @@ def _by_statistics(step: Callable[[], object], device: Device, before: Level) ->
 def _by_profiler(step: Callable[[], object]) -> Measurement:
     """Record every allocation and free, and replay them in order over what was alive."""
     gc.collect()  # garbage from before the step must not be freed inside it
-    private.make_room()
+    private.end_our_profiler()
     if private.profiler_is_running():
         raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
     tensors = alive(torch.Tensor)  # only once: threads of collectives may free some meanwhile
@@ -138,8 +138,9 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
         seconds = time.perf_counter() - began
         highest = _resident_bytes(highest=True)
         allocations = private.stop_memory_profiler(profiler, "cpu")
-        older.watched = []
+        older.watched = []  # what is freed from now on is freed after the step
     start_bytes = sum(older.live.values()) + buckets.stood_bytes
+    # The profiler has not seen DDP free its first buckets. It has seen those that were made in their place.
     level, peak_bytes = _levels(allocations, older, start_bytes - buckets.gone_bytes())
     return Measurement(
         peak_bytes=max(peak_bytes, start_bytes),

@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from .._data.goal import Asked
-from ..solvers import Infeasible, Solution
+from ..solvers import Solution
 from ..solvers.deadline import Deadline
-from ..solvers.registry import SEARCHING
 from .candidates import Candidates
 from .candidates.nested import replays_in_parts
 
@@ -27,29 +26,13 @@ def worth(solution: Solution, asked: Asked) -> tuple[float, float]:
     return (0 if asked.goal.budget_bytes else solution.peak_bytes, solution.recompute_seconds)
 
 
-def with_runs_in_parts(
-    found: Candidates, asked: Asked, one_level: Choice | Infeasible | None, looking: Deadline
-) -> Candidates | None:
-    """Return the candidates with runs in parts; None if one level is enough, or if no plan with parts could do better.
+def with_runs_in_parts(found: Candidates, looking: Deadline) -> Candidates | None:
+    """Return the candidates with runs in parts; None if there are none.
 
     Args:
         found: what was found, before pins.
-        asked: what is asked.
-        one_level: what was chosen at one level; the error if there is no plan.
         looking: when looking for runs in parts has to end.
     """
-    if one_level is None or asked.solver not in SEARCHING:
-        return None
-    if isinstance(one_level, Infeasible):
-        budget_bytes = one_level.minimum_bytes - 1  # the error names the lowest peak of all
-    else:
-        candidates, solution = one_level
-        waits = any(candidates.replays[i].segment.waits_for_copies for i in solution.chosen)
-        if not (asked.goal.is_lowest or (waits and asked.goal.budget_bytes)):
-            return None
-        budget_bytes = asked.goal.budget_bytes or solution.peak_bytes - 1
-    if budget_bytes < max(step.base_bytes for step in found.problem.steps):  # which no decision changes
-        return None
     replays = [*replays_in_parts(found.index, looking)]
     if not replays:
         return None

@@ -21,7 +21,8 @@ from ..solvers.registry import SEARCHING, named
 from ..solvers.sweeps.frontier import POINTS, SECONDS, sweep_until
 from ..solvers.units import shown
 from .by_clocks import sweep_by_clocks
-from .candidates import Candidates, find_candidates
+from .candidates import Candidates
+from .candidates.search import find_candidates
 from .predict.bound import BOUND_SECONDS, lay_out, least_seconds
 from .solve import for_candidates, make_plan, sound_bound, with_layers
 

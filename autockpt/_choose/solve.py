@@ -22,13 +22,14 @@ from ..solvers import Infeasible, Solution, simulate
 from ..solvers.common import judged
 from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import TooCostly
-from ..solvers.registry import named, solve_until
+from ..solvers.registry import SEARCHING, named, solve_until
 from ..solvers.sweeps.lowest import least_peak_until
 from .below import Choice, with_runs_in_parts, worth
 from .by_clocks import choose_by_clocks
-from .candidates import Candidates, find_candidates
+from .candidates import Candidates
 from .candidates.by_hand import runs_of_layers
 from .candidates.from_plan import find_planned
+from .candidates.search import find_candidates
 from .moving import choose_moves
 from .pinned.pins import with_pins
 from .predict.bound import lay_out, least_seconds
@@ -149,13 +150,13 @@ def choose(
     began = Deadline.after(asked.seconds, clock=clock, progress=progress)
     candidates, solution = _best(found, asked, began)
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
+    plan = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=None, pins=asked.pins)
     known: float | None = 0.0
     if solution.chosen:
         began.tell("how little any method would recompute")
         bounds = bounded and asked.offload is None  # the bound does not model moves
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounds else None
-    stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
-    return msgspec.structs.replace(stated, goal=asked.goal)
+    return msgspec.structs.replace(plan, goal=asked.goal, lower_bound_seconds=sound_bound(known, solution))
 
 
 def _best(found: Candidates, asked: Asked, began: Deadline) -> Choice:
@@ -178,8 +179,8 @@ def _best(found: Candidates, asked: Asked, began: Deadline) -> Choice:
                 missed = error
             elif error.minimum_bytes < missed.minimum_bytes:
                 missed = error.carrying(one_level=missed.plan)
-        looking = for_candidates(asked.seconds, began.progress, began.clock)
-        every = with_runs_in_parts(found, asked, best or missed, looking) if every is found else None
+        again = every is found and _one_level_is_not_enough(found, asked, best or missed)
+        every = with_runs_in_parts(found, for_candidates(asked.seconds, began.progress, began.clock)) if again else None
     try:
         if best is None and missed is not None:
             raise missed
@@ -187,6 +188,27 @@ def _best(found: Candidates, asked: Asked, began: Deadline) -> Choice:
         missed = None  # its traceback refers to this frame, and that to all candidates
     assert best is not None
     return best
+
+
+def _one_level_is_not_enough(found: Candidates, asked: Asked, one_level: Choice | Infeasible | None) -> bool:
+    """Whether to look at runs in parts too: one level does not do what is asked, and a plan with parts might.
+
+    Args:
+        found: what was found, before pins.
+        asked: what is asked.
+        one_level: what was chosen at one level; the error if there is no plan.
+    """
+    if one_level is None or asked.solver not in SEARCHING:
+        return False
+    if isinstance(one_level, Infeasible):
+        wanted_bytes = one_level.minimum_bytes - 1  # the error names the lowest peak of all
+    else:
+        candidates, solution = one_level
+        waits = any(candidates.replays[i].segment.waits_for_copies for i in solution.chosen)
+        if not (asked.goal.is_lowest or (waits and asked.goal.budget_bytes)):
+            return False
+        wanted_bytes = asked.goal.budget_bytes or solution.peak_bytes - 1
+    return wanted_bytes >= max(step.base_bytes for step in found.problem.steps)  # which no decision changes
 
 
 def _at_level(every: Candidates, asked: Asked, deadline: Deadline) -> Choice:

@@ -107,15 +107,15 @@ def refuse_sharded(model: nn.Module) -> None:
         raise NotApplicable(TOGETHER.format(together[0], ranks()))
 
 
-def refuse_foretold(model: nn.Module) -> None:
-    """Refuse a step of a sharded model that is no part of the training.
+def refuse_outside_training(model: nn.Module) -> None:
+    """Refuse a sharded model whose step would be recorded, or predicted, outside of its training.
 
     Raises:
-        NotApplicable: see `refuse_sharded`; or it has units of FSDP2.
+        NotApplicable: see `refuse_sharded`; or it has units of FSDP2, or parameters that are DTensors.
     """
     refuse_sharded(model)
-    for name in units(model):
-        raise NotApplicable(ONLY_IN_TRAINING.format(name or type(model).__name__, "FSDP2"))
+    if found := units(model):
+        raise NotApplicable(ONLY_IN_TRAINING.format(next(iter(found)) or type(model).__name__, "FSDP2"))
     if runs_collectives(model):
         raise NotApplicable(ONLY_IN_TRAINING.format(type(model).__name__, "DTensor"))
 
@@ -124,9 +124,9 @@ def refuse_own_step(model: nn.Module) -> None:
     """Refuse a step of autockpt's own if its forwards would wait for those of other ranks.
 
     Raises:
-        NotApplicable: see `refuse_foretold`; or a forward inside the model broadcasts buffers.
+        NotApplicable: see `refuse_outside_training`; or a forward inside the model broadcasts buffers.
     """
-    refuse_foretold(model)
+    refuse_outside_training(model)
     for name, module in model.named_modules():
         broadcasts = isinstance(module, nn.parallel.DistributedDataParallel) and module.broadcast_buffers
         if broadcasts and ranks() > 1 and next(module.buffers(), None) is not None:

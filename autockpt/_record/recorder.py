@@ -14,7 +14,7 @@ import torch
 
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
-from .._ranks.refuse import refuse_foretold, refuse_own_step
+from .._ranks.refuse import refuse_outside_training, refuse_own_step
 from .._run.patch.install import set_aside
 from .._stash import open_stash
 from .._stash.plan_stash import rates_of
@@ -69,7 +69,7 @@ def profiles_for(
     holds_outputs: bool = True,
 ) -> list[Profile]:
     """Record a step once without running it, with the seconds of each device; else as `profile` in fake mode."""
-    refuse_foretold(model)
+    refuse_outside_training(model)
     chosen = choose_optimizers(optimizer, model)
     return profiles_of_fakes(model, inputs, devices, loss=loss, optimizers=chosen, holds_outputs=holds_outputs)
 

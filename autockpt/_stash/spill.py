@@ -56,9 +56,9 @@ class SpilledTensor:
         return new.conj() if self._conjugate else new
 
     def settle(self) -> None:
-        """Take over the bytes that the original has now, and let it go: nobody can write to it any more."""
+        """Store the bytes that the original has now, and forget it. Call it once nobody can write to it any more."""
         if self._token is not None and self.original is not None:
-            new, before = self._read(), self._token
+            new, before = self._read(), self._token  # it notes whether it was written to late
             if self.written_late:
                 self._token = self._stash.put(new)
                 self._stash.free(before)

@@ -19,7 +19,7 @@ from .._data.goal import Goal, Patterns, Pins, refuse_slip
 from .._data.offload import Offload
 from .._data.plan import Plan
 from .._data.text import terminal
-from .._ranks.refuse import refuse_foretold, refuse_sharded
+from .._ranks.refuse import refuse_outside_training, refuse_sharded
 from .._record.alive import alive
 from .._record.optimizers.memory import Optimizers
 from .._record.step import refuse_late_writes, refuse_unseen, refuse_untrainable
@@ -294,20 +294,20 @@ def _plannable_goal(
     loss: Callable[[Any], torch.Tensor] | None,
     plan_for: object,
 ) -> Goal:
-    """Return the goal. Refuse a model that cannot be planned, and arguments for one model if several are given."""
+    """Return the goal. Refuse models that cannot be planned; and `inputs`, `loss` or `plan_for` of several models."""
     refuse_untrainable(model, loss)
     goal = goal_for(model, budget, max_overhead)
     _look_at_devices(model, goal)
     if inputs is None and not plan_for:
         refuse_sharded(model)
-    else:
-        refuse_foretold(model)
+    else:  # a step of our own is recorded, or one of other shapes predicted
+        refuse_outside_training(model)
     if isinstance(model, Together) and (inputs is not None or loss is not None or plan_for):
         raise NotApplicable(
             "inputs=, loss= and plan_for= say what one model is given, and several were. Leave them out: your own "
             "first steps are recorded, with whatever the loop does between the models."
         )
-    if inputs is None:
+    if inputs is None:  # what the first step saves is copied elsewhere, and a later write would miss the copy
         refuse_late_writes(model)
     return goal
 

@@ -26,7 +26,7 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._data.step.tables import RefusedPart
 from .._data.text.keys import key_of, split_key
-from .._ranks.refuse import refuse_foretold
+from .._ranks.refuse import refuse_outside_training
 from .._record.alive import static_bytes, storage_bytes
 from .._record.optimizers.memory import OptimizerMemory, choose_optimizers, optimizer_memory
 from .._record.optimizers.shadow import state_tensors
@@ -118,7 +118,7 @@ class Plans:
             NotApplicable: `plan_for` is set, and the model is sharded.
         """
         if self.request.plan_for:
-            refuse_foretold(begins.model)
+            refuse_outside_training(begins.model)
         known = history.recording(begins.batch(numbers=history.numbers), gradient_bytes) or history.known[0]
         memory, is_first = self._memory(history, begins, known, optimizers), history.counted is None
         history = dataclasses.replace(history, counted=memory, stepped=bool(optimizers))

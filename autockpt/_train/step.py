@@ -171,7 +171,7 @@ class StepUnderWay:
         self.graphs, self.running, self.trains = Graphs(runner.backward_begins), False, False
         self._model, self._thread, self._patience = weakref.ref(model), threading.current_thread(), Patience()
         self.lasts_until_optimizer = lasts_until_optimizer
-        self._ahead = 0  # forwards that began while only the graph of the forward just before them waited
+        self._ahead = 0  # forwards before the backward of the one just before: see `runs_ahead`
         self._pauses = 0  # forwards after its backward that do not train, such as a frozen teacher's
 
     @property

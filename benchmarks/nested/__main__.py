@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._choose.candidates import find_candidates
+from autockpt._choose.candidates.search import find_candidates
 from autockpt._choose.cuts.revolve import fewest_runs
 from autockpt._data.plan import levels_of
 from autockpt.solvers import least_peak

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import autockpt
-from autockpt._choose.candidates import find_candidates
+from autockpt._choose.candidates.search import find_candidates
 from autockpt.solvers import Infeasible, simulate, solve
 from benchmarks.environment import table, write
 from benchmarks.models import SMALL, VARIANTS, build

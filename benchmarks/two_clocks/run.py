@@ -15,6 +15,7 @@ from autockpt import Plan, Profile, solve
 from autockpt._choose import candidates as candidates_room
 from autockpt._choose.by_clocks import whole_blocks
 from autockpt._choose.candidates.from_plan import find_planned
+from autockpt._choose.candidates.search import find_candidates
 from autockpt._choose.replay_cost.two_clocks import simulate
 from autockpt._data.hardware.paces import H100_HOST, H100_SLOWDOWN
 from autockpt._data.shipped import names
@@ -67,7 +68,7 @@ def _chosen(name: str) -> Iterator[dict[str, Any]]:
         device = replace(device, optimizer_seconds=seconds)
     static = profile.static.total_bytes
     budgets = {f"{SHARE:.0%}": int(static + SHARE * (profile.plain_peak_bytes - static))}
-    found = candidates_room.find_candidates(profile, deadline=Deadline.after(SECONDS))
+    found = find_candidates(profile, deadline=Deadline.after(SECONDS))
     (every,) = whole_blocks(found)
     budgets["every block's peak"] = every.peak_bytes
     blocks = Plan(segments=tuple(found.replays[i].segment for i in every.chosen))

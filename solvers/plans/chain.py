@@ -95,7 +95,10 @@ class Chain:
         self.apex_bytes = int(columns.base_bytes[apex:apex_end].max())
 
     def plans(self, budget_bytes: int, *, deadline: Deadline = NEVER) -> Iterator[Plan]:
-        """See `chain_plans`. Once time is up, bytes are counted more coarsely, and one plan that fits is enough."""
+        """Yield plans for a budget, the plain step first: those by the room that is left, and plans of a bisection.
+
+        Once time is up, bytes are counted more coarsely, and one plan that fits is enough.
+        """
         yield ()
         plain_bytes = self.columns.judge.peak(())
         if plain_bytes <= budget_bytes or not self.columns.n_candidates:
@@ -108,13 +111,13 @@ class Chain:
                 return
         low_bytes, high_bytes = int(self.columns.base_bytes.max()), plain_bytes
         for _ in range(0 if found else BISECTIONS):
-            middle_bytes = (low_bytes + high_bytes) // 2
-            lower = self.plan(middle_bytes, self._n_slots(deadline))
-            if lower is None:
-                low_bytes = middle_bytes
+            room_bytes = (low_bytes + high_bytes) // 2
+            tighter = self.plan(room_bytes, self._n_slots(deadline))
+            if tighter is None:
+                low_bytes = room_bytes
             else:
-                high_bytes = middle_bytes
-                yield lower
+                high_bytes = room_bytes
+                yield tighter
 
     def _n_slots(self, deadline: Deadline) -> int:
         """Number of slots that memory and time allow."""

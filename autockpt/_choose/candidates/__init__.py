@@ -2,7 +2,7 @@
 
 A profile is laid out as an `Index`; each of the `runs` of calls becomes a `PlannedReplay` (`replay_cost`), and calls of
 several functions become those of their `menus` too, as far as time goes (`search`); `problem` states all for a solver.
-Open `_replays.effects` first.
+Open `replay_cost/effects.py` first.
 
 search.py     every replay that may be chosen, as far as there is time
 runs.py       runs of sibling calls worth looking at
@@ -20,26 +20,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..._data.errors import NotApplicable
 from ..._data.hardware.paces import DevicePace, HostPace, paces_of
 from ..._data.offload import Offload
-from ..._data.profile import Profile
-from ...solvers.deadline import NEVER, Deadline
-from ...solvers.plans.baselines import SPARING
+from ...solvers.deadline import Deadline
 from ...solvers.problem import Problem, Solution, Status
 from ..index.profile_index import Index
 from ..moves.road import Road
 from ..moves.search import Search, with_waits
 from ..replay_cost.effects import PlannedReplay
 from ..replay_cost.two_clocks import TwoClocks, price, simulate
-from .moves import later_ends, moves_of, road_of
+from .moves import later_ends
 from .problem import state_problem
-from .search import find_replays
-
-NONE_ALIKE = (
-    "no boundary was seen to be the same on several ranks, so none waits in parts (offload='shard'): ranks compare "
-    "theirs in the training itself, under tensor parallelism"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,42 +171,3 @@ class Candidates:
     def waiting(self) -> Candidates:
         """Return those for whose moves the step waits, and those that move nothing: what comes first."""
         return self.like([each for each in self.replays if each.segment.until is None])
-
-
-def find_candidates(
-    profile: Profile, *, deadline: Deadline = NEVER, offload: Offload | None = None, solver: str = "auto"
-) -> Candidates:
-    """Find everything in a profile that may be recomputed, and state it as a problem.
-
-    Whole calls at every depth, runs of consecutive sibling calls, and calls of which some functions are kept or
-    skipped; around the blocks torch functions are siblings too. Where tensors may wait elsewhere, the same again with
-    boundaries that do, and calls whose saved tensors do. O(candidates × calls and tensors inside).
-
-    Args:
-        profile: the recorded step.
-        deadline: once it has passed, what is left out are lengths of runs, then ways to recompute a part of a call;
-            single calls, and a few runs of each length, are always there. `Candidates.notes` say so.
-        offload: where tensors may wait off the device; None where they stay.
-        solver: who will choose. For those of `SPARING` no part of a call that is recomputed multiplies anything.
-
-    Raises:
-        NotApplicable: the step has no backward.
-    """
-    if profile.ticks <= profile.forward_ticks:
-        raise NotApplicable(
-            f"the recorded step of {profile.model} ends with forward: without a backward there is nothing to recompute "
-            "for. Record a step whose loss requires gradients"
-        )
-    deadline.tell("the recorded step is laid out")
-    index = Index(profile)
-    found, notes = find_replays(index, deadline, sparing_products=solver in SPARING)
-    road: Road | None = None
-    if offload is not None:
-        road = road_of(profile, offload)
-        moves = sorted(moves_of(index, found, offload, road), key=lambda each: each.segment.until is not None)
-        notes = (*notes, NONE_ALIKE) if offload.is_shard and not moves else notes
-        found += moves
-    saving = (call for call in index.call_nodes[1:] if index.saves_of((call,)))
-    refused = tuple((call, reason) for call in saving if (reason := index.reason((call,))))
-    deadline.tell("%d candidates are stated as a problem", len(found))
-    return Candidates.of(index, found, refused=refused, notes=notes, offload=offload, road=road)

@@ -68,7 +68,7 @@ def running(index: Index, call: int, wanted: Collection[int], kept: Collection[i
             todo += flow.groups[unit]
             missing = (t for t in flow.units[unit].reads if not (flow.items[t].saved or flow.items[t].free))
             todo += (maker for t in missing for maker in flow.makers[t] if maker not in barred)
-    return _in_part(index, call, units, flow, again)
+    return _of_some_units(index, call, units, flow, again)
 
 
 def sparing(index: Index, call: int, kept: Collection[int]) -> PlannedReplay | None:
@@ -79,16 +79,19 @@ def sparing(index: Index, call: int, kept: Collection[int]) -> PlannedReplay | N
     units, flow = stated
     place = {f: i for i, f in enumerate(units)}
     spared = {other for f in kept if f in place for other in flow.groups[place[f]]}
-    return _in_part(index, call, units, flow, set(range(len(units))) - spared)
+    return _of_some_units(index, call, units, flow, set(range(len(units))) - spared)
 
 
-def _in_part(
+def _of_some_units(
     index: Index, call: int, units: Sequence[int], flow: Dataflow, again: Collection[int]
 ) -> PlannedReplay | None:
-    """Recompute some units of a call; None where nothing is freed, or the others cannot be left alone."""
+    """Price recomputing a call of which the units at these places run `again`, and no others.
+
+    Return None where nothing is freed, or the others cannot be left alone.
+    """
     try:
         flow.decisions(again)
-    except InvalidProblem:
+    except InvalidProblem:  # what runs again would read what nothing makes
         return None
     idle = [f for i, f in enumerate(units) if i not in again]
     replay = replay_of(index, (call,), idle) if again else None

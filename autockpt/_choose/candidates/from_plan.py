@@ -25,10 +25,9 @@ UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_H
 
 
 def find_planned(profile: Profile, plan: Plan) -> Candidates:
-    """State the problem in which a plan's segments are all the candidates, but those that never run again.
+    """State the problem in which a plan's segments are all the candidates, but those that replay and move nothing.
 
-    A module call that it keeps or skips as a whole is one unit where it can be, and elsewhere stands for the functions
-    inside.
+    Where a segment keeps or skips a module call that can be no unit, the functions inside are kept or skipped.
 
     Raises:
         NotApplicable: the step makes no such calls, they are no run of siblings, or no such functions lie in them.

@@ -285,12 +285,18 @@ class _Programme:
     def proven(self) -> float:
         """Return the lower bound on the cost that the dual prices of the rows prove, with every column between 0 and 1.
 
+        With rows ``sum(weight * column) <= most`` it is
+
+            sum(price * -most)  +  sum over columns of min(0, cost + sum(price * weight))
+
         It holds for all prices that are not negative, and is tight for the best ones.
         """
         reduced, sums = dict(self.lp.objective.items()), []
         for row in self._rows:
-            price = max(math.nan if row.pi is None else -row.pi, 0.0)
-            sums.append(price * row.constant)
+            if row.pi is None:
+                raise highs.nonsense("a row without a price")
+            price = max(-row.pi, 0.0)
+            sums.append(price * row.constant)  # a row's constant is -most
             for column, weight in row.items():
                 reduced[column] = reduced.get(column, 0.0) + price * weight
         proven = math.fsum([*sums, *(min(value, 0.0) for value in reduced.values())])

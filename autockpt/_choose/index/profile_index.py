@@ -269,6 +269,7 @@ class Index:
                 return self.refused[member]
             if len(members) > 1 and member in self.lonely and member not in self.units:
                 return self.lonely[member]
+            # What a member of the run returned, the replay makes anew.
             if any(each.mutated and not self.handed_on(each, members) for each in self.nodes[member].arguments):
                 return "one of its arguments is changed in place later"
         return ""

@@ -66,25 +66,27 @@ def in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: K
 def _in_parts(index: Index, members: Members, cuts: Cuts, inner: Inners, known: Known) -> PlannedReplay | None:
     """As `in_parts`, for a run that is cut.
 
-    The descent runs the calls up to the last part that restores anything. It ends where that part begins.
+    Backward replays the last part first. Before it, the descent runs the calls ahead of that part without saving.
     """
     every: dict[int, PlannedReplay | None] = {}
     for start, stop in parts_of(cuts):
         part = members[start:stop]
         own = tuple(each for each in inner if index.covers(part, each.members[0]))
-        # The level of a part's first call parts it from what comes before, and is no cut inside the part.
+        # The level of a part's first call says where the part begins. Inside the part it is no cut.
         every[start] = in_parts(index, part, (0, *cuts[start + 1 : stop]), own, known)
     found = {start: part for start, part in every.items() if part is not None}  # backward reads nothing of the others
     if not found:
         return None
-    parts, descended, boundary = [*found.values()], members[: max(found)], boundary_of(index, members)
+    last_start = max(found)
+    parts, descended, boundary = [*found.values()], members[:last_start], boundary_of(index, members)
     held, given = _held_and_given(index, members, boundary, parts)
     descent = _descent(index, descended)
-    tick = min(part.tick for part in parts)
+    tick = min(part.tick for part in parts)  # as the last part's replay begins, which is the first to run
     additions = [each for part in parts for each in part.additions]
     additions += [(index.bytes_of[tensor], tick, until) for tensor, until in given.items()]
     allocated_at_tick = sum(size for size, since, _ in additions if since == tick)
     peak_bytes = _descent_peak(index, descended, given, boundary) if descended else 0
+    # What the descent allocates at most, above what is allocated at that tick anyway.
     additions += [(peak_bytes - allocated_at_tick, tick, tick + 1)] if peak_bytes > allocated_at_tick else []
     return PlannedReplay(
         members=members,

@@ -155,13 +155,14 @@ def _columns_of_tables(step: StepRecord) -> Iterator[tuple[str, str, Sequence[An
 
 
 def _check_tree(step: StepRecord) -> None:
-    """Check that calls are in pre-order, and that each knows its parent and where its subtree ends."""
+    """Check that calls are in pre-order, that each has its parent and its subtree's end, and begins before it ends."""
     calls = step.calls
     for i, call in enumerate(calls):
         parent = i - 1
         while parent >= 0 and calls[parent].stop <= i:
             parent = calls[parent].parent
         end = calls[parent].stop if i else len(calls)
+        # The first call, and no other, has no parent.
         if call.parent != parent or not i < call.stop <= end or (i > 0) != (parent >= 0):
             raise InvalidFile(
                 f"call {shown(call.key)} at {i} has parent {call.parent} and stop {call.stop}: not a tree"

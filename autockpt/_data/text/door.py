@@ -49,11 +49,11 @@ def _told(
 
 
 def bare(error: E, *, but_theirs: bool = False) -> E:
-    """Return an error without the frames that it has come through, where it is one of autockpt's own, or of its files.
+    """Cut the traceback of an error that autockpt raised on purpose, or that a file it read or wrote gave; return it.
 
     Args:
-        error: the error.
-        but_theirs: whether the frames from the first on that is not ours stay: a user's forward may have raised it.
+        error: the error; others are returned as they are.
+        but_theirs: whether the traceback stays from the first frame of the user's code on, which may have raised it.
     """
     is_own = isinstance(error, AutockptError) or _is_of_our_file(error)
     if not is_own or os.environ.get(VARIABLE, "").strip().lower() == "debug":

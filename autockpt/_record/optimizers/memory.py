@@ -243,9 +243,9 @@ def _held_bytes(tensors: Iterable[torch.Tensor], device: Device) -> int:
 def _in_closures(group: Mapping[str, Any]) -> int:
     """Return how many copies of all parameters LBFGS holds while its closure runs, at most, besides its history.
 
-    A direction and a gradient. If it iterates: another gradient, and two that the direction is made of. If it searches
-    a line: the parameters, and gradients along the line. A pair that is left out of the history for its curvature is
-    not counted.
+    A direction and a gradient. If it iterates, three more: the gradient before, and two that the direction is made of.
+    If it searches a line, seven more: the parameters, and gradients along the line. A pair that is left out of the
+    history for its curvature is not counted.
     """
     iterates, searches = group.get("max_iter", 2) > 1, group.get("line_search_fn") is not None
     return (5 if iterates else 2) + (7 if searches else 0)

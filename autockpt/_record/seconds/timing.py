@@ -117,7 +117,7 @@ def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Sec
 
 
 def _scaled(at: dict[Place, float], plain: dict[Place, float] | None, recorded: Seconds) -> Seconds:
-    """Return the seconds of stamped forwards as they are in a plain step.
+    """Return the seconds that stamped forwards would take in a plain step. Without one, they stand as they are.
 
     Args:
         at: seconds by place, of stamped forwards.
@@ -128,9 +128,10 @@ def _scaled(at: dict[Place, float], plain: dict[Place, float] | None, recorded: 
     if plain is None:
         plain_seconds = recorded.plain_seconds / recorded.at["forward_end", 0] * forward
         return Seconds(at=at, ops=recorded.ops, plain_seconds=plain_seconds)
-    slower = plain["forward_end", 0] / forward if forward else 1.0
-    at = {place: each * slower for place, each in at.items()}
-    device_share = min(1 / slower, 1.0) if slower else 1.0
+    plain_over_stamped = plain["forward_end", 0] / forward if forward else 1.0
+    at = {place: each * plain_over_stamped for place, each in at.items()}
+    # A stamped forward on a device waits for no host, and a plain one may: what it takes longer is the host's.
+    device_share = min(1 / plain_over_stamped, 1.0) if plain_over_stamped else 1.0
     return Seconds(at=at, ops=recorded.ops, plain_seconds=plain["backward_end", 0], device_share=device_share)
 
 

@@ -1,7 +1,8 @@
 """Which storages the calls, functions and operators of a step read, make and change.
 
-Storages are numbered as in `Lifetimes`: those of the step from 0 on, older ones negative. A tensor is *inside* a call
-that began before the tensor was allocated. For every other call it comes from outside.
+Storages are numbered as in `Lifetimes`: those of the step from 0 on. A negative one is older than the step, or on a
+device whose allocations are not recorded. A tensor is *inside* a call that began before the tensor was allocated. For
+every other call it comes from outside.
 """
 
 from __future__ import annotations
@@ -180,9 +181,10 @@ class Flow:
 
     @cached_property
     def _made_elsewhere(self) -> dict[int, list[int]]:
-        """By storage, the ticks at which operators made it. Only of storages on devices that the tape does not see.
+        """By storage, the ticks at which operators returned it without being given it.
 
-        Such are those of CPU tensors in a step on a GPU.
+        Only of storages whose allocations are not recorded, such as those of CPU tensors in a step on a GPU. A storage
+        has several ticks where its memory was freed and allocated again.
         """
         found: dict[int, list[int]] = defaultdict(list)
         for seen, span in zip(self.run.ops, self.ops, strict=True):

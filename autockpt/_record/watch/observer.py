@@ -95,7 +95,7 @@ class Observer:
 
         Args:
             in_place: whether this is the user's own step. Then the root's forward is running already and is not
-                patched, so the caller passes it to `on_call`. See `patched_forwards`.
+                patched: the caller runs it through `on_call`. See `patched_forwards`.
             hooked: makes the context that sets saved-tensor hooks; by default torch's `saved_tensors_hooks`.
         """
         hooks = (hooked or torch.autograd.graph.saved_tensors_hooks)(self._pack, self._unpack)

@@ -209,7 +209,11 @@ class Replay:
         return had[self._functions - 1] if self._functions <= len(had) else wanted
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call of a patched module inside the current call again, or hand out its result."""
+        """Run a call of a patched module inside the current call again, or hand out its result.
+
+        Forward noted an entry for it: a unit, whose result is handed out; the key of a call, which runs again; or None
+        for a unit that raised, which runs without being watched.
+        """
         if name not in self.planned.inside or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         entry = self._take(name)

@@ -24,19 +24,6 @@ Own = Callable[[dict[str, Any]], dict[str, Any]]
 Finish = Callable[[nn.Module, nn.Module, dict[int, Any]], None]
 
 
-def put(module: nn.Module, own: Own, finish: Finish) -> None:
-    """Put the attributes beside the patch of a module.
-
-    Args:
-        module: the module.
-        own: returns what is in its `__dict__` without the patch, given what is in it.
-        finish: is given the module, a deep copy of it and the memo of the copying, once the copy is made.
-    """
-    reference = Reference(module)
-    module.__dict__["__reduce_ex__"] = functools.partial(_reduced, own, reference)
-    module.__dict__["__deepcopy__"] = functools.partial(_copied, finish, reference)
-
-
 def take(module: nn.Module) -> None:
     """Take the attributes off a module, if they are there. Attributes of the user's by these names stay."""
     for name in ATTRIBUTES:
@@ -48,8 +35,14 @@ def _is_ours(value: object) -> bool:
     return isinstance(value, functools.partial) and any(isinstance(each, Reference) for each in value.args)
 
 
-def _reduced(own: Own, reference: Reference, protocol: Any) -> Any:
-    """Reduce a module for a pickle as its class does, without the patch."""
+def reduced(own: Own, reference: Reference, protocol: Any) -> Any:
+    """Reduce a module for a pickle as its class does, without the patch.
+
+    Args:
+        own: returns what is in the module's `__dict__` without the patch, given what is in it.
+        reference: to the module.
+        protocol: pickle's.
+    """
     module: Any = reference.to()
     of_class: Any = type(module)
     make, arguments, *rest = of_class.__reduce_ex__(module, protocol)
@@ -58,14 +51,20 @@ def _reduced(own: Own, reference: Reference, protocol: Any) -> Any:
     return make, arguments, *rest
 
 
-def _copied(finish: Finish, reference: Reference, memo: dict[int, Any]) -> Any:
-    """Copy a module as `copy.deepcopy` does, with the patch."""
+def copied(finish: Finish, reference: Reference, memo: dict[int, Any]) -> Any:
+    """Copy a module as `copy.deepcopy` does, with the patch.
+
+    Args:
+        finish: is given the module, its copy and the memo, once the copy is made.
+        reference: to the module.
+        memo: of the copying.
+    """
     module: Any = reference.to()
     of_class: Any = type(module)
     if hasattr(of_class, "__deepcopy__"):
         return of_class.__deepcopy__(module, memo)
     make, arguments, state, *_ = of_class.__reduce_ex__(module, 4)
-    copied = memo[id(module)] = make(*copy.deepcopy(arguments, memo))
-    copied.__setstate__(copy.deepcopy(state, memo))  # each module has one
-    finish(module, copied, memo)
-    return copied
+    made = memo[id(module)] = make(*copy.deepcopy(arguments, memo))
+    made.__setstate__(copy.deepcopy(state, memo))  # each module has one
+    finish(module, made, memo)
+    return made

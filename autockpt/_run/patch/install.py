@@ -26,9 +26,8 @@ from .patches import (
     governor_of,
     known_to,
     patch,
+    patch_all,
     patch_behind,
-    patch_new,
-    patch_root,
     patched,
     patched_behind,
     patched_parts,
@@ -86,11 +85,7 @@ def govern(
     table, modules = (Table(), {}) if plan is None else table_of(model, plan, replayers, calls)
     uninstall(model)
     handle = Handle(table, tuple(own))
-    patch_new(modules, handle)
-    if governor is not None:
-        governor.handle = handle
-    for name, root in own.items():
-        patch_root(root, name, handle, governor)
+    patch_all(own, modules, handle, governor)
     return handle
 
 

@@ -108,7 +108,9 @@ def patch(module: nn.Module, function: Callable[..., Any], *knows: object, over:
     with contextlib.suppress(ValueError, TypeError):  # some callables have no signature
         patch.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
     module.__dict__[over] = patch
-    copying.put(module, _without_patch, _patch_copied)
+    reference = Reference(module)
+    module.__dict__["__reduce_ex__"] = functools.partial(copying.reduced, _without_patch, reference)
+    module.__dict__["__deepcopy__"] = functools.partial(copying.copied, _patch_copied, reference)
 
 
 def _patch_part(module: nn.Module, name: str, handle: Handle) -> None:
@@ -150,13 +152,23 @@ def _without_patch(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if name != "forward"}
 
 
-def patch_root(module: nn.Module, name: str, handle: Handle, governor: Governs | None) -> None:
-    """Put a patch on a root, which asks `governor` for the plan if there is one."""
-    handle.patched[name] = "forward" in module.__dict__
-    if governor is None:
-        patch(module, patched_forward, name, handle)
-    else:
-        patch(module, governed_forward, name, governor)
+def patch_all(
+    own: Mapping[str, nn.Module], modules: Mapping[str, nn.Module], handle: Handle, governor: Governs | None
+) -> None:
+    """Patch the modules of a plan, and the roots, `own`, which ask `governor` for the plan if there is one.
+
+    Raises:
+        NotApplicable: see `patch_new`. Nothing is changed then.
+    """
+    patch_new(modules, handle)
+    if governor is not None:
+        governor.handle = handle
+    for name, root in own.items():
+        handle.patched[name] = "forward" in root.__dict__
+        if governor is None:
+            patch(root, patched_forward, name, handle)
+        else:
+            patch(root, governed_forward, name, governor)
 
 
 def patch_new(modules: Mapping[str, nn.Module], handle: Handle) -> None:

@@ -29,7 +29,7 @@ def table_of(
     calls: Mapping[str, int] | None = None,
     early: Collection[int] = (),
 ) -> tuple[Table, dict[str, nn.Module]]:
-    """Return a plan as the forwards of `model` look it up, and the modules that must have one, the root first.
+    """Return what patched forwards look up of a plan, and the modules whose forwards must be patched, the root first.
 
     Args:
         model: the root.

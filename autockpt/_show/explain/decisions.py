@@ -178,7 +178,7 @@ def _freed(candidates: Candidates) -> tuple[set[int], int]:
 
 
 def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
-    """What a plan decides about each call, and why. Calls in no segment have no reason yet."""
+    """What a plan decides about each call, and why. The reason of calls in no segment is empty: the caller finds it."""
     numbers = {node.key: number for number, node in enumerate(index.nodes)}
     found: list[tuple[Decision, str]] = [("kept", "")] * len(index.nodes)
     apart: set[int] = set()  # calls of which some child has a decision of its own
@@ -191,6 +191,7 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
             continue
         kept, skipped = ({numbers[key] for key in keys} for keys in (segment.keep, segment.skip))
         for member in (numbers[key] for key in segment.calls):
+            # A pin of the root, number 0, is one of every call.
             own = {0, member, *index.within((member,), index.functions)} - kept - skipped
             found[member] = "recomputed", "chosen" if own.isdisjoint(pinned) else "pinned"
             _decide_inside(index, member, kept, skipped, found)

@@ -81,7 +81,7 @@ class AllocatorTape:
         self._profiler: private.MemoryProfiler | None = None
 
     def __enter__(self) -> AllocatorTape:
-        private.make_room()
+        private.end_our_profiler()
         if self._device.type == "cpu" and private.measuring():
             self._profiler = private.start_memory_profiler()
             return self

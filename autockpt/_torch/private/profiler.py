@@ -45,7 +45,7 @@ def yields_to_others(end: Callable[[], object]) -> None:
         running.stays = True
 
 
-def make_room() -> None:
+def end_our_profiler() -> None:
     """End the profiler of `yields_to_others`, if there is one."""
     while _ENDS:
         _ENDS.pop()()

@@ -150,23 +150,26 @@ def why_refused(state: StepState, *, here: bool, left_waiting: bool) -> str:
 
 
 def _compared(state: StepState, seen: StepEnds) -> tuple[StepState, str]:
-    """Compare a step's calls with those of earlier steps of its kind: does it make more nodes, or unknown calls?"""
+    """Compare a step's calls with those of earlier steps of its kind.
+
+    If there are more nodes of autograd, or unknown calls, the next step is recorded.
+    """
     unplanned = state.unplanned or seen.report.unplanned
-    if not seen.backward:
+    if not seen.backward:  # an evaluation says nothing of training
         return (replace(state, unplanned=False) if unplanned else state), ""
-    nodes: Mapping[Kind, int] = state.nodes if len(state.nodes) <= MOST_KINDS else {}
+    nodes: Mapping[Kind, int] = state.nodes if len(state.nodes) <= MOST_KINDS else {}  # too many: begin anew
     known = nodes.get(seen.kind)
     before = seen.nodes if known is None else known
-    other = (seen.nodes > before or unplanned) and not state.exhausted
-    if other or known is None:
+    differs = (seen.nodes > before or unplanned) and not state.exhausted
+    if differs or known is None:
         nodes = {**nodes, seen.kind: max(seen.nodes, before)}
-    if other or unplanned or nodes is not state.nodes:
+    if differs or unplanned or nodes is not state.nodes:
         state = replace(state, nodes=nodes, unplanned=False)
-    return (state.trying(), said.OTHER_CALLS) if other else (state, "")
+    return (state.trying(), said.OTHER_CALLS) if differs else (state, "")
 
 
 def _recorded(state: StepState, seen: StepEnds) -> tuple[StepState, str]:
-    """Remember a recorded step."""
+    """Remember what was recorded of a step, unless it failed, or the next one is to be recorded in its place."""
     if seen.left_waiting:
         state = replace(state, waited=state.waited + 1)
     if seen.failure:
@@ -174,9 +177,9 @@ def _recorded(state: StepState, seen: StepEnds) -> tuple[StepState, str]:
     recorded = seen.ran.recorded
     if recorded is None:
         return state, ""
-    if seen.ran.foreign:
+    if seen.ran.foreign:  # the user's own hooks replaced saved tensors
         return replace(state, given_up=True), said.HOOKS
-    if recorded.run.sets_itself_up and not state.set_up:
+    if recorded.run.sets_itself_up and not state.set_up:  # later steps find the attributes that it has set
         return replace(state, set_up=True), ""
     history = state.history.learning(Known.of(seen.kind, seen.nodes, recorded, seen.made_before, seen.keeping))
     return _learnt(replace(state, history=history), new=history is not state.history), ""

@@ -124,7 +124,9 @@ class Moves:
         self._known: dict[int, tuple[weakref.ref[Tensor], int, weakref.ref[MovedStorage]]] = {}
 
     def storage_of(self, tensor: Tensor) -> MovedStorage | None:
-        """Move the storage of a tensor off the device; return None if its bytes do not describe it completely.
+        """Move the storage of a tensor off the device, once for all tensors that are views of the same one.
+
+        Return None for what has no storage, an empty one, or bytes that do not describe it completely.
 
         Raises:
             NoRoom: the stash takes no more.
@@ -139,10 +141,11 @@ class Moves:
             alive = known is not None and known[0]() is whole and known[1] == version
             moved = known[2]() if known is not None and alive else None
             if moved is None:
-                # Others with a version counter of their own may write to a shared storage before the copy is done.
-                all_of_it = whole if told_by_bytes(whole) else tensor
-                shared = span_bytes(all_of_it) < tensor.untyped_storage().nbytes()
-                moved = MovedStorage(self._stash, tensor.detach(), None if shared else self._underway)
+                # Others may write to the rest of a storage before an overlapped copy is done, and no version tells. So
+                # the device waits for the copy of a storage of which this tensor is a part.
+                largest = whole if told_by_bytes(whole) else tensor
+                is_part = span_bytes(largest) < tensor.untyped_storage().nbytes()
+                moved = MovedStorage(self._stash, tensor.detach(), None if is_part else self._underway)
                 self._known[id(whole)] = weakref.ref(whole), version, weakref.ref(moved)
             return moved
 

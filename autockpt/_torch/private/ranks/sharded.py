@@ -141,11 +141,13 @@ def stages() -> list[Any]:
 def asks_for_shapes(stage: Any) -> bool:
     """Whether the forward of a stage that runs now only infers the shapes of its outputs.
 
-    Its first forward does, and the first one after a change between training and evaluation. torch 2.12 and before ask
-    without gradients.
+    Its first forward does, and the first one after a change between training and evaluation. Up to torch 2.12 it runs
+    without gradients, so it is no training forward anyway.
+
+    No attribute of the stage says so. The functions that are running do.
     """
     frame = sys._getframe().f_back
-    while frame is not None:  # nothing that the stage has tells such a forward from another
+    while frame is not None:
         if frame.f_code.co_name == "_forward_metadata_inference" and frame.f_locals.get("self") is stage:
             return True
         frame = frame.f_back
