@@ -27,7 +27,7 @@ T = TypeVar("T", bound="_Told")
 MEANT_BYTES = 512
 """A budget of fewer bytes is a mistake: gigabytes were meant."""
 
-KEPT = "The model is as it was, and training can go on."
+UNTOUCHED = "The model is as it was, and training can go on."
 
 MOST_ADVICE = 2
 """Sentences of advice in a message."""
@@ -86,7 +86,7 @@ class Infeasible(_Told):
         advice: what would help, in sentences that follow from the parts; the message has the first ones.
         asked: the budget as the user wrote it, where that is text.
         margin: share of a budget that `autockpt.apply` leaves to the device's allocator.
-        kept: whether a model was given, which is as it was.
+        model_untouched: whether a model was given, which is as it was.
     """
 
     budget_bytes: int
@@ -104,7 +104,7 @@ class Infeasible(_Told):
     advice: tuple[str, ...] = ()
     asked: str = ""
     margin: float = 0.0
-    kept: bool = False
+    model_untouched: bool = False
 
     def said(self) -> str:
         """Say what was asked, what was reached, what that peak consists of and why, and what would help."""
@@ -144,8 +144,8 @@ class Infeasible(_Told):
         yield from self.advice[1 : 1 + MOST_ADVICE - bool(self.notes) - bool(self.own_replays)]
         if self.notes:
             yield f"Note that {self.notes[0]}"
-        if self.kept:
-            yield KEPT
+        if self.model_untouched:
+            yield UNTOUCHED
 
     def _budgets(self, decimal: bool) -> str:
         """Say which budgets have plans, and what they cost: the lowest at one level, and the lowest of all."""
@@ -178,7 +178,7 @@ class TooCostly(_Told):
         plain_seconds: the seconds of the plain step, where a recompute overhead was asked.
         plan: that plan, ready for `autockpt.apply`; None where only solvers were asked.
         pins: those that bind the solver, as they were given.
-        kept: whether a model was given, which is as it was.
+        model_untouched: whether a model was given, which is as it was.
     """
 
     most_seconds: float
@@ -188,7 +188,7 @@ class TooCostly(_Told):
     plain_seconds: float | None = None
     plan: Any = None
     pins: tuple[str, ...] = ()
-    kept: bool = False
+    model_untouched: bool = False
 
     def said(self) -> str:
         """Say what was asked, what the cheapest plan has, and what helps."""
@@ -202,5 +202,5 @@ class TooCostly(_Told):
         or_auto = "" if self.solver == "auto" else ", ask solver 'auto'"
         return (
             f"solver {self.solver!r} finds no plan within {asked}: the cheapest that it makes{with_pins} "
-            f"has {least}. Allow for more{or_unpin}{or_auto}." + (f"\n  {KEPT}" if self.kept else "")
+            f"has {least}. Allow for more{or_unpin}{or_auto}." + (f"\n  {UNTOUCHED}" if self.model_untouched else "")
         )

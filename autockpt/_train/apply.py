@@ -254,7 +254,7 @@ def _hold(model: nn.Module, inputs: object, request: Request) -> None:
         try:
             ready = governor.prepare(model, inputs)
         except (Infeasible, TooCostly) as error:
-            raise error.carrying(kept=True) from None
+            raise error.carrying(model_untouched=True) from None
         govern(model, governor, ready.plan, ready.checks, ready.calls)
         governor.resume(model)
     governor.listen(model)

@@ -182,7 +182,7 @@ class Governor:
             self._drop()
 
     def resume(self, model: nn.Module) -> None:
-        """Hold the model to its budget again, after a plan was installed on it directly, or put back."""
+        """Go on under the plan that is on the model: it was installed directly, or put back."""
         if self._starter.installed.plan is not None:
             self._runners.switch_off(model)
 

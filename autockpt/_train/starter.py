@@ -121,7 +121,7 @@ class StepStarter:
         except (Infeasible, TooCostly) as error:
             self.give_up(begins.model)
             # The message then says that the model is as it was. That is true of a first plan as of a later one.
-            raise error.carrying(kept=True) from None
+            raise error.carrying(model_untouched=True) from None
         except AutockptError:
             self.give_up(begins.model)
             raise

@@ -217,6 +217,10 @@ def _why_not(found: Fits) -> Iterator[str]:
 
 
 def _switches(found: Fits) -> Iterator[PageTable]:
+    """Yield the table of other libraries' switches, if there is one.
+
+    Where the host sets the pace, overheads would say nothing. Nor would ours beside a switch that frees nothing.
+    """
     if not found.switches:
         return
     plain = found.profile.plain_peak_bytes
