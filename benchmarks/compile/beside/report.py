@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.compile.beside.arithmetic import Line, lines
@@ -13,10 +13,19 @@ from benchmarks.environment import table
 def show(raw: Mapping[str, Any]) -> str:
     """Return what is stored as text: for each backend the lines, then what each model took."""
     return "\n\n".join(
-        f"### {backend}\n\n{_lines(found)}\n\n{_rows(found)}"
+        f"### {backend}\n\n{_lines(found)}\n\n{_pictures(found, backend)}\n\n{_rows(found)}"
         for backend in raw
         if backend != "environment" and (found := {name: each["rows"] for name, each in raw[backend].items()})
     )
+
+
+def picture(name: str, backend: str) -> str:
+    """Return where the picture of a model by a backend lies, seen from the page."""
+    return f"plots/{name}-{backend}.png"
+
+
+def _pictures(models: Iterable[str], backend: str) -> str:
+    return "\n".join(f"![{name} by {backend}]({picture(name, backend)})" for name in models)
 
 
 def _lines(models: Mapping[str, Sequence[Row]]) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.compile.beside.report import show
+from benchmarks.compile.beside.plot import plot
+from benchmarks.compile.beside.report import picture, show
 from benchmarks.compile.beside.ways import Row, Ways
 from benchmarks.environment import environment, with_steady_allocator, write
 from tests.zoo import SHORT
@@ -50,6 +51,15 @@ def load() -> dict[str, Any]:
     return found
 
 
+def write_report() -> None:
+    """Write the README's part after its marker, and a picture of each model, from what is stored."""
+    raw = load()
+    for backend in BACKENDS:
+        for name, stored in raw.get(backend, {}).items():
+            plot(FOLDER / picture(name, backend), f"{name}, {backend}", stored["rows"])
+    write(FOLDER, raw, show(raw))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=[*SHORT], choices=[*SHORT])
@@ -65,11 +75,9 @@ def main() -> None:
         for name in asked.models:
             with ProcessPoolExecutor(1, mp_context=alone) as pool:
                 pool.submit(run_model, name, asked.backend, asked.rounds).result()
-            raw = load()
-            write(FOLDER, raw, show(raw))
+            write_report()
     if not asked.models:
-        raw = load()
-        write(FOLDER, raw, show(raw))
+        write_report()
 
 
 if __name__ == "__main__":
