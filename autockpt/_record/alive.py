@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 from .._calls.objects.contents import Contents
 from .._data.step.tables import Static
 from .._ranks.fsdp import gathered_now, parameters_at_rest
+from .._stash.space.arenas import Arenas
+from .._stash.space.pieces import Copier
 from .._torch import private
 from .._torch.devices import Device, rounded
 from .optimizers.shadow import state_tensors
@@ -49,7 +51,7 @@ def each_storage(tensors: Iterable[torch.Tensor], device_type: str) -> dict[int,
 
 
 def beside(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: str) -> dict[int, torch.Tensor] | None:
-    """Return the live tensors on a type of device, except the model's, its optimizers' and those that are `known`.
+    """Return the live tensors on a type of device, except the model's, its optimizers', our stashes' and `known` ones.
 
     One tensor for each storage, by storage key; only tensors that Python can see.
 
@@ -59,13 +61,14 @@ def beside(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: s
     if threading.active_count() > 1:
         return None
     own_parameters = parameters_at_rest(model)
-    things, trained = alive(torch.Tensor, Optimizer), {id(parameter) for parameter in own_parameters}
+    things, trained = alive(torch.Tensor, Optimizer, Arenas, Copier), {id(parameter) for parameter in own_parameters}
     found = each_storage((each for each in things if isinstance(each, torch.Tensor)), device_type)
     known = private.parts((*known, *own_parameters, *gathered_now(model), *model.buffers()))
     for optimizer in things:
         if isinstance(optimizer, Optimizer):
             its = (id(each) for group in optimizer.param_groups for each in group["params"])
             known += state_tensors(optimizer) if not trained.isdisjoint(its) else []
+    known += [row for each in things if isinstance(each, (Arenas, Copier)) for row in each.memory]  # steps hold a stash
     own = {private.storage_key(each) for each in known}
     return {key: each for key, each in found.items() if key not in own}
 

@@ -203,6 +203,22 @@ def test_what_stands_beside_a_model_is_said_where_it_is_much(share: float, is_sa
     assert beside.numel()
 
 
+@pytest.mark.usefixtures("alone")
+def test_what_a_stash_holds_between_steps_is_none_of_the_loops() -> None:
+    """Of a BigBird two steps were recorded, and the buffer of the first one's stash was told as another model's."""
+
+    def has_gaps(own: Told, batch: Tensor) -> Tensor:
+        own.forwards += 1
+        x: Tensor = own.body(batch)
+        return x[:, ::2] * x[:, 1::2]
+
+    model = Told(has_gaps, body=tower(4), forwards=0)
+    with listening() as said:
+        autockpt.apply(model, "20MiB")
+        train([model])
+    assert autockpt.plan_of(model) is not None and not said
+
+
 def test_a_model_that_calls_another_of_them() -> None:
     """The inner forward is a call of the outer one's, as in a model that has the other as a part."""
 

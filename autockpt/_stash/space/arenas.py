@@ -42,6 +42,11 @@ class Arenas:
         """How large the space is."""
         return self._bounds[-1]
 
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """All rows of memory that it has taken."""
+        return [*self._rows]
+
     def grow(self, size_bytes: int) -> None:
         """Make the space at least so large.
 

@@ -178,6 +178,11 @@ class Copier:
         """Return a row, no longer than a piece, on the host. For a device's row it is a copy, until the next call."""
         return row if row.is_cpu else self._row(row.nbytes).copy_(row)
 
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """The buffers that it has now."""
+        return [each for each in (self._spread, self._packed) if each is not None]
+
     def drop(self) -> None:
         """Let go of the buffers."""
         self._spread = self._packed = None
