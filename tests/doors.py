@@ -50,8 +50,10 @@ from autockpt._cli.verbs.doctor import problems as doctor_problems
 from autockpt._compiled.problem import state as state_joint_step
 from autockpt._compiled.regions import regions
 from autockpt._compiled.regions import ways as region_ways
+from autockpt._compiled.step import Fused as JointFused
 from autockpt._compiled.step import JointStep
 from autockpt._compiled.step import Operator as JointOperator
+from autockpt._compiled.step import fused_step as fused_joint_step
 from autockpt._compiled.step import levels as joint_levels
 from autockpt._data import files as data_files
 from autockpt._data.compiled_plan import JointGraph
