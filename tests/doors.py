@@ -149,7 +149,9 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._compiled.hold import held_by as compiled_hold_of
     from autockpt._compiled.partition import Partition, eager_backend
     from autockpt._compiled.plan import Lowered, plan_by_code
+    from autockpt._compiled.plan import lowest_plan as lowest_compiled_plan
     from autockpt._compiled.plan import make_plan as make_compiled_plan
+    from autockpt._compiled.plan import plan_within as compiled_plan_within
     from autockpt._compiled.plan import prepare as prepare_joint_graphs
     from autockpt._compiled.reading import read as read_joint_graphs
     from autockpt._ranks import One, ranks_of

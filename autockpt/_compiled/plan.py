@@ -152,9 +152,10 @@ def plan_within(prepared: PreparedStep, budget_bytes: int) -> CompiledPlan:
     Raises:
         Infeasible: no plan meets the budget.
     """
-    idle = _what_comes_out(prepared, frozenset())
-    if prepared.static_bytes + max(levels(prepared.counted, idle), default=0) <= budget_bytes:
-        return _plan(prepared, idle, (), budget_bytes)
+    if prepared.static_bytes + max(levels(prepared.counted, ()), default=0) <= budget_bytes:
+        idle = _what_comes_out(prepared, frozenset())
+        if prepared.static_bytes + max(levels(prepared.counted, idle), default=0) <= budget_bytes:
+            return _plan(prepared, idle, (), budget_bytes)
     asked_bytes, over_bytes, highest = budget_bytes, 0, ""
     for _ in range(ATTEMPTS):
         try:
