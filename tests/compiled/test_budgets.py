@@ -13,7 +13,15 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import Infeasible
 from tests.compiled.models import BATCH, MODELS, Narrow
-from tests.doors import Partition, eager_backend, make_compiled_plan, trace_joint_graphs
+from tests.doors import (
+    Partition,
+    compiled_plan_within,
+    eager_backend,
+    lowest_compiled_plan,
+    make_compiled_plan,
+    prepare_joint_graphs,
+    trace_joint_graphs,
+)
 from tests.zoo import GlueStack
 
 pytestmark = pytest.mark.filterwarnings(
@@ -101,9 +109,9 @@ def test_the_lowest_peak_is_a_budget_that_holds() -> None:
 def test_a_budget_that_the_plain_step_keeps_to_recomputes_nothing() -> None:
     """The judge counted a few bytes more than the step takes, and operators ran again for them."""
     torch.compiler.reset()
-    graphs, links = trace_joint_graphs(Narrow(), BATCH)
-    plain_bytes = make_compiled_plan(graphs, links, None, seconds=1.0).plain_peak_bytes
-    plan = make_compiled_plan(graphs, links, plain_bytes, seconds=1.0)
+    prepared = prepare_joint_graphs(*trace_joint_graphs(Narrow(), BATCH), seconds=1.0)
+    plain_bytes = lowest_compiled_plan(prepared).plain_peak_bytes
+    plan = compiled_plan_within(prepared, plain_bytes)
     assert not any(plan.again.values()) and plan.peak_bytes == plain_bytes
 
 
