@@ -51,8 +51,10 @@ from autockpt._cli.verbs.doctor import problems as doctor_problems
 from autockpt._compiled.problem import state as state_joint_step
 from autockpt._compiled.regions import regions
 from autockpt._compiled.regions import ways as region_ways
+from autockpt._compiled.step import Fused as JointFused
 from autockpt._compiled.step import JointStep
 from autockpt._compiled.step import Operator as JointOperator
+from autockpt._compiled.step import fused_step as fused_joint_step
 from autockpt._compiled.step import levels as joint_levels
 from autockpt._data import files as data_files
 from autockpt._data.compiled_plan import JointGraph
@@ -148,7 +150,9 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._compiled.hold import held_by as compiled_hold_of
     from autockpt._compiled.partition import Partition, eager_backend
     from autockpt._compiled.plan import Lowered, plan_by_code
+    from autockpt._compiled.plan import lowest_plan as lowest_compiled_plan
     from autockpt._compiled.plan import make_plan as make_compiled_plan
+    from autockpt._compiled.plan import plan_within as compiled_plan_within
     from autockpt._compiled.plan import prepare as prepare_joint_graphs
     from autockpt._compiled.reading import read as read_joint_graphs
     from autockpt._ranks import One, ranks_of

@@ -137,7 +137,7 @@ class _SeenGraph(private.Partitioner):
         private.as_partitioned(gm)
         self._graphs.append(Traced(joint=gm, n_outputs=kwargs["num_fwd_outputs"]))
         # What follows may change the graph that it is given.
-        return private.partitioned(fx.GraphModule(gm, copy.deepcopy(gm.graph)), joint_inputs, **kwargs)
+        return private.parted(fx.GraphModule(gm, copy.deepcopy(gm.graph)), joint_inputs, **kwargs)
 
     def backend(self, graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
         """Compile a graph of Dynamo's, and note what it is given and returns as it runs."""

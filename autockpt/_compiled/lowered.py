@@ -6,23 +6,26 @@ plan ─▶ copy over fake tensors, compiled as far as generated code ─▶ two
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from .._calls.values import tensors
 from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._record.watch.routing import Given
 from .._record.watch.storage_tape import StorageTape
+from .._torch.private import compiling as private
 from .._torch.private.compiling import CompileSettings, compiled_apart
 from .._torch.private.inductor import code_backend, without_kernels
+from .cut import signature
 from .dry import over_fakes
 from .partition import Partition
 from .plan import Lowered
 from .scratch import Asked, highest, looks_of, scratch_of_calls
+from .step import Fused
 
 
 def lower(model: nn.Module, given: Given, plan: CompiledPlan, settings: CompileSettings, step_bytes: int) -> Lowered:
@@ -40,9 +43,9 @@ def lower(model: nn.Module, given: Given, plan: CompiledPlan, settings: CompileS
     Raises:
         NotApplicable: the generated code needs values of tensors, or calls what takes no fake ones.
     """
-    tape, begins = _CodeTape(), list[int]()
-    with over_fakes(model, *given) as (twin, args, kwargs), without_kernels(tape.around):
-        backend = code_backend(Partition(plan), settings.options)
+    tape, begins, partition = _CodeTape(), list[int](), _Told(plan)
+    with over_fakes(model, *given) as (twin, args, kwargs), without_kernels(tape.around, partition.made):
+        backend = code_backend(partition, settings.options)
         run = compiled_apart(twin, backend=backend, dynamic=settings.dynamic)
         for _ in range(2):
             begins.append(tape.mark())
@@ -57,7 +60,7 @@ def lower(model: nn.Module, given: Given, plan: CompiledPlan, settings: CompileS
             for each in (*twin.parameters(), *tensors((args, kwargs))):
                 each.grad = None
     first, last = (tape.peak_bytes(begin, step_bytes) for begin in begins)
-    return Lowered(peak_bytes=last, first_bytes=max(first, last))
+    return Lowered(peak_bytes=last, first_bytes=max(first, last), fused=partition.fused)
 
 
 def _step(forward: Callable[[], Any], tape: _CodeTape) -> None:
@@ -70,6 +73,41 @@ def _step(forward: Callable[[], Any], tape: _CodeTape) -> None:
         losses = scalars or [(each * 1).sum() for each in trained]
         torch.autograd.backward(losses)
     tape.mark()
+
+
+class _Told(private.Partitioner):
+    """Cuts as a plan says, and is told what became of the operators.
+
+    Args:
+        plan: the plan.
+
+    Attributes:
+        fused: what became of them so far.
+    """
+
+    def __init__(self, plan: CompiledPlan) -> None:
+        self.fused = Fused()
+        self._partition = Partition(plan)
+
+    def uuid(self) -> None:
+        """Say that nothing which is made here may be taken from a cache."""
+
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> private.Graphs:
+        private.as_partitioned(gm)
+        name = signature(gm)
+        for node in gm.graph.nodes:
+            node.meta[OF_GRAPH] = name
+        return self._partition(gm, joint_inputs, **kwargs)
+
+    def made(self, late: bool, nodes: Mapping[fx.Node, bool | None]) -> None:
+        """Note what became of operators in forward's code, or in that of backward."""
+        keys = {(node.meta.get(OF_GRAPH, ""), late, node.name): alone for node, alone in nodes.items()}
+        unheld, kernels = (frozenset(key for key, alone in keys.items() if alone is which) for which in (None, True))
+        self.fused |= Fused(unheld=unheld, held=frozenset(keys) - unheld, kernels=kernels)
+
+
+OF_GRAPH = "autockpt_graph"
+"""By this the nodes of the two graphs know the signature of the joint graph that they were cut from."""
 
 
 class _CodeTape(StorageTape):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -15,20 +16,26 @@ from ..solvers.errors import Infeasible
 from .cut import look_of, outcome
 from .problem import Stated, state
 from .reading import Links, Traced, read
-from .step import JointStep, levels
+from .step import Fused, JointStep, fused_step, levels
 
 ATTEMPTS = 3
 """So often is a plan made anew, for a lower budget, where what comes out of torch's partitioner stands above it."""
 
 
 LOWERINGS = 3
-"""So often at most is the code of a step generated while its plan is made; once more for the cut of torch itself."""
+"""So often at most is the code of a step generated while its plan is made, and as often in search of the lowest."""
 
 MARGIN = 0.01
 """By this share of the budget for the step less is asked for than would do, once code was above it."""
 
 CLOSE = 0.03
-"""A plan whose code leaves no more than this share of the budget for the step is taken as it is."""
+"""The lowest plan is held to a budget by what comes out where the judge says that it is above by at most this share."""
+
+NEAR = 0.1
+"""The lowest peak in code is also looked for among plans that stand higher by this share, by what graphs say."""
+
+CHEAPER = 0.03
+"""A plan whose code keeps to a budget is taken unless another promises to run less again by this share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +45,12 @@ class Lowered:
     Attributes:
         peak_bytes: at the peak of a step.
         first_bytes: at that of the step that compiles.
+        fused: what became of the operators in it.
     """
 
     peak_bytes: int
     first_bytes: int
+    fused: Fused = field(default_factory=Fused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +152,10 @@ def plan_within(prepared: PreparedStep, budget_bytes: int) -> CompiledPlan:
     Raises:
         Infeasible: no plan meets the budget.
     """
-    idle = _what_comes_out(prepared, frozenset())
-    if prepared.static_bytes + max(levels(prepared.counted, idle), default=0) <= budget_bytes:
-        return _plan(prepared, idle, (), budget_bytes)
+    if prepared.static_bytes + max(levels(prepared.counted, ()), default=0) <= budget_bytes:
+        idle = _what_comes_out(prepared, frozenset())
+        if prepared.static_bytes + max(levels(prepared.counted, idle), default=0) <= budget_bytes:
+            return _plan(prepared, idle, (), budget_bytes)
     asked_bytes, over_bytes, highest = budget_bytes, 0, ""
     for _ in range(ATTEMPTS):
         try:
@@ -183,8 +193,8 @@ def plan_by_code(
 ) -> CompiledPlan:
     """Make plans until the code generated for one keeps a step to a budget, and return the cheapest that does.
 
-    What graphs say may mislead: in code, torch's own cut may be lower than the lowest plan by graphs. So it is looked
-    at too where the lowest peak is asked for, and before a budget is refused.
+    What graphs say may mislead: code fuses, and holds less. So the code of the lowest plan by graphs is looked at
+    first, whatever the budget, and later plans are made for graphs without what had no memory in it.
 
     Args:
         prepared: the step.
@@ -195,19 +205,15 @@ def plan_by_code(
         The plan, with the peak that its code has.
 
     Raises:
-        Infeasible: the code of no plan that was tried keeps to the budget.
+        Infeasible: the code of no plan that was tried keeps to the budget, the lowest one that is found among them.
     """
     generated = _Generated(prepared, read)
     if budget_bytes is None:
-        generated.look(lowest_plan(prepared))
-    else:
-        _search(generated, budget_bytes)
-    if not generated.within(budget_bytes):
-        own = _plan_of_torch(prepared)
-        if not generated.has(own):
-            generated.look(own)
-    if budget_bytes is None:
+        _find_lowest(generated)
         return min(generated.found, key=lambda each: each[0])[1]
+    _search(generated, budget_bytes)
+    if not generated.within(budget_bytes):  # more code than for others: what is refused is above the true lowest
+        _find_lowest(generated)
     within = generated.within(budget_bytes)
     if not within:
         raise Infeasible(
@@ -234,45 +240,77 @@ class _Generated:
     def __init__(self, prepared: PreparedStep, read: Callable[[CompiledPlan], Lowered]) -> None:
         self.prepared, self._read = prepared, read
         self.found: list[tuple[int, CompiledPlan]] = []
+        self._codes: dict[tuple[JointGraph, ...], Lowered] = {}
 
-    def look(self, plan: CompiledPlan) -> int:
-        """Generate the code of a plan, and return the peak of its first step."""
-        code, static_bytes = self._read(plan), self.prepared.static_bytes
-        first_bytes = static_bytes + code.first_bytes
-        tried_bytes = (*(each for each, _ in self.found), first_bytes)
-        known = msgspec.structs.replace(plan, peak_bytes=static_bytes + code.peak_bytes, tried_bytes=tried_bytes)
-        self.found.append((first_bytes, known))
-        return first_bytes
+    def look(self, plan: CompiledPlan) -> Lowered:
+        """Generate the code of a plan, if that was not done, and return what it holds."""
+        if plan.graphs not in self._codes:
+            code, static_bytes = self._read(plan), self.prepared.static_bytes
+            first_bytes = static_bytes + code.first_bytes
+            tried_bytes = (*(each for each, _ in self.found), first_bytes)
+            known = msgspec.structs.replace(plan, peak_bytes=static_bytes + code.peak_bytes, tried_bytes=tried_bytes)
+            self.found.append((first_bytes, known))
+            self._codes[plan.graphs] = code
+        return self._codes[plan.graphs]
 
     def has(self, plan: CompiledPlan) -> bool:
         """Whether the code of such a plan was generated."""
-        return any(each.graphs == plan.graphs for _, each in self.found)
+        return plan.graphs in self._codes
 
-    def within(self, budget_bytes: int | None) -> list[CompiledPlan]:
-        """Return the plans whose code keeps to a budget; none to None."""
-        return [plan for first_bytes, plan in self.found if budget_bytes is not None and first_bytes <= budget_bytes]
+    def within(self, budget_bytes: int) -> list[CompiledPlan]:
+        """Return the plans whose code keeps to a budget."""
+        return [plan for first_bytes, plan in self.found if first_bytes <= budget_bytes]
+
+
+def _find_lowest(generated: _Generated) -> None:
+    """Generate the code of ever lower plans, each made for graphs as the code of those before it was, and torch's own.
+
+    Which plans these are does not depend on what else was looked at: the lowest peak is the same for every budget.
+    """
+    static_bytes, seen, plan = generated.prepared.static_bytes, Fused(), lowest_plan(generated.prepared)
+    looked: list[CompiledPlan] = []
+    while len(looked) < LOWERINGS and all(plan.graphs != each.graphs for each in looked):
+        looked.append(plan)
+        seen |= generated.look(plan).fused
+        prepared = _as_seen(generated.prepared, seen)
+        plan = lowest_plan(prepared)
+        if any(plan.graphs == each.graphs for each in looked):  # one that runs less again may be lower in code
+            plan = _made(prepared, int(plan.peak_bytes + NEAR * (plan.peak_bytes - static_bytes)))
+    generated.look(_plan_of_torch(generated.prepared))
 
 
 def _search(generated: _Generated, budget_bytes: int) -> None:
     """Generate the code of plans for a budget: for less after one that is above it, for more where some is left."""
-    prepared, asked_bytes = generated.prepared, budget_bytes
-    most_bytes = budget_bytes - prepared.static_bytes
-    for attempt in range(LOWERINGS):
-        above = attempt > 0 and not generated.within(budget_bytes)
-        if above and attempt == LOWERINGS - 1:  # else it would not be known whether any plan holds the budget
-            plan = lowest_plan(prepared)
-        else:
-            plan = _made(prepared, asked_bytes)
-            if above and generated.has(plan):  # for less the same was chosen, by what graphs say
-                plan = lowest_plan(prepared)
-        if generated.has(plan):
+    static_bytes = generated.prepared.static_bytes
+    most_bytes, seen, plan = budget_bytes - static_bytes, Fused(), lowest_plan(generated.prepared)
+    for _ in range(LOWERINGS):
+        code = generated.look(plan)
+        if not any(plan.again.values()):
             return
-        over_bytes = generated.look(plan) - budget_bytes
-        idle = not any(plan.again.values())
-        if over_bytes <= 0 and (idle or -over_bytes <= CLOSE * most_bytes):
-            return
+        over_bytes, seen = static_bytes + code.first_bytes - budget_bytes, seen | code.fused
+        prepared = _as_seen(generated.prepared, seen)
         spare_bytes = MARGIN * most_bytes if over_bytes > 0 else 0
-        asked_bytes = max(int(plan.peak_bytes - over_bytes - spare_bytes), 1)
+        plan = _made(prepared, max(int(_peak_bytes(prepared, plan) - over_bytes - spare_bytes), 1))
+        cheapest = min((each.recompute_seconds for each in generated.within(budget_bytes)), default=math.inf)
+        if generated.has(plan) or plan.recompute_seconds > (1 - CHEAPER) * cheapest:
+            return
+
+
+def _as_seen(prepared: PreparedStep, seen: Fused) -> PreparedStep:
+    """Return a step as its code runs it, as far as that was seen, to be planned for."""
+    if seen == Fused():
+        return prepared
+    step, counted = (fused_step(each, prepared.names, seen) for each in (prepared.step, prepared.counted))
+    deadline = Deadline.after(prepared.seconds)
+    stated = state(counted, static_bytes=prepared.static_bytes, deadline=deadline)
+    return replace(prepared, step=step, counted=counted, stated=stated)
+
+
+def _peak_bytes(prepared: PreparedStep, plan: CompiledPlan) -> int:
+    """Return the peak of a plan as a step counts it."""
+    index = {(each.graph, each.place): i for i, each in enumerate(prepared.step.forward)}
+    again = (index[number, place] for number, name in enumerate(prepared.names) for place in plan.again[name])
+    return prepared.static_bytes + max(levels(prepared.counted, frozenset(again)), default=0)
 
 
 def _plan_of_torch(prepared: PreparedStep) -> CompiledPlan:

@@ -80,7 +80,8 @@ def _signature_of_region(step: JointStep, begin: int, end: int) -> object:
     def look(storage: int) -> tuple[object, ...]:
         i = step.maker[storage]
         place = i - begin if i >= begin else -1 - outside.setdefault(storage, len(outside))
-        return place, step.storage_bytes[storage], storage in step.backward_reads, step.leaves(storage, end)
+        fused = storage in step.fused, storage in step.fused_again
+        return place, step.storage_bytes[storage], storage in step.backward_reads, step.leaves(storage, end), fused
 
     return tuple(
         (each.seconds, each.kept, each.scratch_bytes, tuple(map(look, each.reads)), tuple(map(look, each.makes)))
@@ -100,7 +101,8 @@ def _tensor(step: JointStep, storage: int) -> Tensor:
     if storage in step.crossing:
         return Tensor(bytes=step.storage_bytes[storage], free_step=max(len(step.forward), until))
     saves = (Save(i + 1, until),) if until else ()
-    return Tensor(bytes=step.storage_bytes[storage], free_step=step.last_read[storage] + 1, saves=saves)
+    free_step = i if storage in step.fused else step.last_read[storage] + 1
+    return Tensor(bytes=step.storage_bytes[storage], free_step=free_step, saves=saves)
 
 
 def _steps(step: JointStep, static_bytes: int) -> tuple[Step, ...]:
@@ -194,7 +196,7 @@ def _additions(
         reads = {s: t for t, i in enumerate(burst) for s in (*step.forward[i].makes, *step.forward[i].reads)}
         for t, i in enumerate(burst):
             for storage in step.forward[i].makes:
-                new[storage] = step.storage_bytes[storage]
+                new[storage] = step.again_bytes(storage)
                 level += new[storage]
             top = max(top, level + step.forward[i].scratch_bytes)
             for storage in [s for s in new if reads[s] == t and last.get(s, at) <= at]:

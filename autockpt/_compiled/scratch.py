@@ -50,7 +50,7 @@ def scratch_of_calls(calls: Sequence[Asked]) -> list[int]:
     by_device: dict[torch.device, dict[str, Asked]] = {}
     for call in calls:
         looks = [each for each in tree_leaves(call[1:]) if isinstance(each, Look)]
-        if looks and _holds(call[0], out=True):
+        if looks and _holds(call[0], out=True) and not _packs(call[0], looks):
             by_device.setdefault(looks[0].device, {})[repr(call)] = call
     for device, alike in by_device.items():
         found |= zip(alike, _measured(device, [*alike.values()]), strict=True)
@@ -94,6 +94,20 @@ def _holds(target: Any, *, out: bool = False) -> bool:
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target.is_view:
         return False
     return not target._schema.is_mutable or (out and any(each.is_out for each in target._schema.arguments))
+
+
+def _packs(target: Any, looks: Sequence[Look]) -> bool:
+    """Whether an operator is a product that BLAS computes into its result, packing in memory that no allocator sees.
+
+    To run all products of a large model on zeros takes longer than to read the rest of it.
+    """
+    plain = {torch.float32, torch.float64}.issuperset(each.dtype for each in looks)
+    on_cpu = plain and all(each.device.type == "cpu" for each in looks)
+    return on_cpu and target.overloadpacket in PRODUCTS and torch.get_float32_matmul_precision() == "highest"
+
+
+PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm)
+"""Products of matrices."""
 
 
 def _real(value: Any) -> Any:

@@ -9,8 +9,8 @@ parameters, buffers, the batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..solvers.errors import InvalidProblem
@@ -44,6 +44,26 @@ class Operator:
     kept: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """What became of operators in generated code, each by signature of its graph, whether in backward, and name.
+
+    Attributes:
+        unheld: those whose result has no memory: whoever reads it computes it.
+        held: those whose result has.
+        kernels: those of the held that a kernel of their own makes, which may hold something for itself.
+    """
+
+    unheld: frozenset[tuple[str, bool, str]] = frozenset()
+    held: frozenset[tuple[str, bool, str]] = frozenset()
+    kernels: frozenset[tuple[str, bool, str]] = frozenset()
+
+    def __or__(self, other: Fused) -> Fused:
+        return Fused(
+            unheld=self.unheld | other.unheld, held=self.held | other.held, kernels=self.kernels | other.kernels
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class JointStep:
     """The operators of a compiled step, and the storages between them.
@@ -56,6 +76,8 @@ class JointStep:
         gradients: storages that backward hands out. They stand until the step ends.
         crossing: storages that one graph hands to a later one. They stand until forward ends, and longer where an
             operator of backward reads them.
+        fused: storages of forward that compiled code holds only where they wait for backward.
+        fused_again: those that it does not hold where they are made again.
 
     Raises:
         InvalidProblem: a storage is read before it is made, or made twice.
@@ -67,6 +89,8 @@ class JointStep:
     outputs: frozenset[int] = frozenset()
     gradients: frozenset[int] = frozenset()
     crossing: frozenset[int] = frozenset()
+    fused: frozenset[int] = frozenset()
+    fused_again: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         made: set[int] = set()
@@ -118,6 +142,10 @@ class JointStep:
     def seconds(self) -> float:
         """Seconds of all operators of forward."""
         return sum(operator.seconds for operator in self.forward)
+
+    def again_bytes(self, storage: int) -> int:
+        """Return the size of a storage where it is made again."""
+        return 0 if storage in self.fused_again else self.storage_bytes[storage]
 
     def saved(self, again: Collection[int]) -> frozenset[int]:
         """Return the storages that wait for backward if operators of forward run again, given by their indices."""
@@ -172,15 +200,55 @@ def levels(step: JointStep, again: Collection[int]) -> list[int]:
                 last[storage, late] = t
     change = [0] * (len(runs) + 1)
     for (storage, late), until in last.items():
+        if storage in step.fused and not late and until < begin and storage not in stays | step.crossing:
+            continue
         made_in = range(begin, len(runs)) if late else range(len(runs))
         born = next(t for t in made_in if storage in runs[t].makes)
         end = len(runs) if storage in stays else until + 1
         if storage in step.crossing and not late:
             end = max(end, begin)
-        change[born] += step.storage_bytes[storage]
-        change[end] -= step.storage_bytes[storage]
+        size = step.again_bytes(storage) if late else step.storage_bytes[storage]
+        change[born] += size
+        change[end] -= size
     found, level = [], 0
     for difference, operator in zip(change, runs, strict=False):
         level += difference
         found.append(level + operator.scratch_bytes)
     return found
+
+
+def fused_step(step: JointStep, names: Sequence[str], seen: Fused) -> JointStep:
+    """Return a step as compiled code runs it, as far as that was seen.
+
+    What has no memory in the code of some plan is taken to have none under others, except where it waits for backward.
+
+    Args:
+        step: the step.
+        names: signature of the graph of each call.
+        seen: what became of its operators.
+    """
+    fused, again, sizes = set[int](), set[int](), [*step.storage_bytes]
+    for operator in step.forward:
+        once, late = ((names[operator.graph], late, operator.name) for late in (False, True))
+        if once in seen.unheld:
+            fused.update(operator.makes)
+        if late in seen.unheld or (once in seen.unheld and late not in seen.held):
+            again.update(operator.makes)
+    for operator in step.backward:
+        if (names[operator.graph], True, operator.name) in seen.unheld:
+            for storage in set(operator.makes) - step.gradients:
+                sizes[storage] = 0
+
+    def alone(operator: Operator, late: bool) -> Operator:
+        key = names[operator.graph], late, operator.name
+        generated = (key in seen.unheld or key in seen.held) and key not in seen.kernels
+        return replace(operator, scratch_bytes=0) if generated else operator
+
+    return replace(
+        step,
+        forward=tuple(alone(each, False) for each in step.forward),
+        backward=tuple(alone(each, True) for each in step.backward),
+        storage_bytes=tuple(sizes),
+        fused=frozenset(fused),
+        fused_again=frozenset(again),
+    )

@@ -12,8 +12,16 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Infeasible
-from tests.compiled.models import MODELS
-from tests.doors import Partition, eager_backend, make_compiled_plan, trace_joint_graphs
+from tests.compiled.models import BATCH, MODELS, Narrow
+from tests.doors import (
+    Partition,
+    compiled_plan_within,
+    eager_backend,
+    lowest_compiled_plan,
+    make_compiled_plan,
+    prepare_joint_graphs,
+    trace_joint_graphs,
+)
 from tests.zoo import GlueStack
 
 pytestmark = pytest.mark.filterwarnings(
@@ -96,6 +104,15 @@ def test_the_lowest_peak_is_a_budget_that_holds() -> None:
     with pytest.raises(Infeasible) as told:
         make_compiled_plan(graphs, links, lowest.peak_bytes - 1, seconds=1.0)
     assert told.value.minimum_bytes == lowest.peak_bytes
+
+
+def test_a_budget_that_the_plain_step_keeps_to_recomputes_nothing() -> None:
+    """The judge counted a few bytes more than the step takes, and operators ran again for them."""
+    torch.compiler.reset()
+    prepared = prepare_joint_graphs(*trace_joint_graphs(Narrow(), BATCH), seconds=1.0)
+    plain_bytes = lowest_compiled_plan(prepared).plain_peak_bytes
+    plan = compiled_plan_within(prepared, plain_bytes)
+    assert not any(plan.again.values()) and plan.peak_bytes == plain_bytes
 
 
 def test_a_model_is_traced_as_often_as_it_is_planned() -> None:

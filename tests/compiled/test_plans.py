@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,19 @@ import autockpt
 from autockpt import CompiledPlan, Infeasible, InvalidFile, NotApplicable
 from tests.compiled.models import BATCH, LENGTH, MODELS, ROWS, WIDTH, Attention, Narrow, outside
 from tests.compiled.steps import static_bytes, trained
-from tests.doors import JointGraph as PlannedGraph
 from tests.doors import (
+    JointFused,
     Lowered,
     Partition,
     compiled_hold_of,
     compiled_holding,
+    fused_joint_step,
     joint_levels,
     plan_by_code,
     prepare_joint_graphs,
     trace_joint_graphs,
 )
+from tests.doors import JointGraph as PlannedGraph
 
 pytestmark = pytest.mark.filterwarnings(
     # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
@@ -152,6 +156,47 @@ def test_a_model_that_is_compiled_after_apply_is_held_inside_what_was_compiled(
     assert "compiled as a whole after apply" in caplog.text
     autockpt.remove(compiled)
     assert autockpt.plan_of(compiled) is None is autockpt.plan_of(model)
+
+
+def fused_code(prepared: Any, asked: list[CompiledPlan]) -> Callable[[CompiledPlan], Lowered]:
+    """Return what reads code in which products alone have memory, and whatever else waits for backward."""
+    step = prepared.counted
+    keys = [(prepared.names[each.graph], late, each.name) for each in step.forward for late in (False, True)]
+    keys += [(prepared.names[each.graph], True, each.name) for each in step.backward if each.place >= 0]
+    unheld = frozenset(key for key in keys if "mm" not in key[-1])
+    fused = JointFused(unheld=unheld, held=frozenset(keys) - unheld)
+    held = fused_joint_step(step, prepared.names, fused)
+    index = {(prepared.names[each.graph], each.place): i for i, each in enumerate(step.forward)}
+
+    def read(plan: CompiledPlan) -> Lowered:
+        asked.append(plan)
+        again = {index[name, place] for name, places in plan.again.items() for place in places}
+        size = max(joint_levels(held, again))
+        return Lowered(peak_bytes=size, first_bytes=size, fused=fused)
+
+    return read
+
+
+@pytest.mark.parametrize("name", ["narrow", pytest.param("language", marks=pytest.mark.sweep)])
+def test_peaks_and_seconds_of_code_are_monotone_over_twelve_budgets(name: str) -> None:
+    """Graphs stand where code does not: budgets that code holds were refused, and lower ones had cheaper plans."""
+    torch.compiler.reset()
+    model, batch = (Narrow(), BATCH) if name == "narrow" else MODELS[name]()
+    prepared, asked = prepare_joint_graphs(*trace_joint_graphs(model, batch), seconds=1.0), list[CompiledPlan]()
+    read = fused_code(prepared, asked)
+    lowest = plan_by_code(prepared, read, None)
+    assert len(asked) <= 4 and any(lowest.again.values())
+    plain_bytes = max(joint_levels(prepared.counted, ()))
+    seconds, peak_bytes = math.inf, 0
+    for budget_bytes in range(lowest.peak_bytes, plain_bytes, max(1, (plain_bytes - lowest.peak_bytes) // 12)):
+        asked.clear()
+        plan = plan_by_code(prepared, read, budget_bytes)
+        assert peak_bytes <= plan.peak_bytes <= budget_bytes and plan.recompute_seconds <= seconds
+        seconds, peak_bytes = plan.recompute_seconds, plan.peak_bytes
+        assert len(asked) <= 3 or budget_bytes == lowest.peak_bytes
+    with pytest.raises(Infeasible) as told:
+        plan_by_code(prepared, read, lowest.peak_bytes - 1)
+    assert told.value.minimum_bytes == lowest.peak_bytes
 
 
 class Alike(nn.Module):

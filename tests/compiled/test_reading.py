@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 import autockpt
 from tests.compiled.models import MODELS, language
@@ -71,3 +74,18 @@ def test_what_a_module_was_compiled_to_is_found() -> None:
     assert [torch_private.compiled_around(each) for each in (model, compiled)] == [compiled, compiled]
     model.compile(backend="aot_eager")
     assert torch_private.compiled_around(model) is model
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.tuples(*[st.integers(1, 300)] * 3), turned=st.booleans(), which=st.sampled_from(["mm", "addmm", "bmm"]))
+def test_products_hold_nothing_but_their_result(sizes: tuple[int, int, int], turned: bool, which: str) -> None:
+    """They are not run to see what their kernels hold."""
+    rows, inner, columns = sizes
+    one = torch.ones(inner, rows).T if turned else torch.ones(rows, inner)
+    two, bias = torch.ones(inner, columns), torch.ones(1).expand(columns)
+    products: dict[str, Callable[[], Tensor]] = {
+        "mm": lambda: torch.mm(one, two),
+        "addmm": lambda: torch.addmm(bias, one, two),
+        "bmm": lambda: torch.bmm(one[None], two[None]),
+    }
+    assert autockpt.measure(products[which]).step_bytes == 4 * rows * columns

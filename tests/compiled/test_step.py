@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt.solvers import simulate
-from tests.doors import JointOperator, JointStep, joint_levels, region_ways, regions, state_joint_step
+from tests.doors import (
+    JointFused,
+    JointOperator,
+    JointStep,
+    fused_joint_step,
+    joint_levels,
+    region_ways,
+    regions,
+    state_joint_step,
+)
 
 
 @st.composite
@@ -44,6 +55,7 @@ def steps(draw: st.DrawFn) -> JointStep:
         later += made
         backward.append(JointOperator(name=f"b{k}", graph=graph, place=100 + k, reads=reads, makes=made))
     last = {s for s, g in of_graph.items() if draw(st.integers(0, 5)) == 0} - crossing
+    fused = draw(st.sets(st.sampled_from([*of_graph])))
     return JointStep(
         forward=tuple(forward),
         backward=tuple(backward),
@@ -51,6 +63,8 @@ def steps(draw: st.DrawFn) -> JointStep:
         outputs=frozenset(last),
         gradients=frozenset(s for s in later if s % 2),
         crossing=frozenset(crossing),
+        fused=frozenset(fused),
+        fused_again=frozenset(draw(st.sets(st.sampled_from([*of_graph])))),
     )
 
 
@@ -91,3 +105,25 @@ def test_a_way_runs_nothing_again_that_must_not(step: JointStep) -> None:
                 assert not step.outputs.union(step.crossing) & {*operator.makes}
                 later = (each for each in step.forward[end:] if not each.kept)
                 assert not any({*operator.makes} & {*each.reads} for each in later)
+
+
+@settings(max_examples=60, deadline=None)
+@given(step=steps(), data=st.data())
+def test_what_code_does_not_hold_counts_only_where_it_waits(step: JointStep, data: st.DataObject) -> None:
+    """A step as its code was seen never stands higher, and what waits for backward stands as it did."""
+    plain = replace(step, fused=frozenset(), fused_again=frozenset())
+    keys = st.sets(
+        st.sampled_from([("g", late, f"{kind}{i}") for late in (False, True) for kind in "fb" for i in (0, 1, 2)])
+    )
+    seen = JointFused(unheld=frozenset(data.draw(keys)), held=frozenset(data.draw(keys)))
+    fused = fused_joint_step(plain, ["g", "g"], seen)
+    assert fused_joint_step(fused, ["g", "g"], JointFused()) == replace(
+        fused, fused=frozenset(), fused_again=frozenset()
+    )
+    again = data.draw(st.sets(st.sampled_from([i for i, each in enumerate(step.forward) if not each.kept] or [0])))
+    pairs = zip(joint_levels(fused, again), joint_levels(plain, again), strict=True)
+    assert all(0 <= one <= other for one, other in pairs)
+    assert fused.saved(again) == plain.saved(again)
+    end = len(step.forward) - 1
+    waits = {s for s in step.saved(again) | step.outputs | step.crossing if s in step.maker}
+    assert joint_levels(fused, again)[end] >= sum(step.storage_bytes[s] for s in waits)

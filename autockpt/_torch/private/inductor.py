@@ -5,6 +5,8 @@ joint graph ─▶ a partition ─▶ two graphs, lowered ─▶ generated code:
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._inductor import async_compile
+from torch._inductor import async_compile, ir
 from torch._inductor import config as inductor_config
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.cpp_builder import get_cpp_compiler
@@ -67,16 +69,22 @@ def code_backend(partition: Any, config: Config) -> Callable[..., Any]:
     return backend
 
 
+Made = Mapping[fx.Node, bool | None]
+"""What became of operators in generated code: whether a kernel of their own makes them; None for no memory at all."""
+
+
 @contextmanager
-def without_kernels(around: Callable[[Any], Any]) -> Iterator[None]:
+def without_kernels(around: Callable[[Any], Any], told: Callable[[bool, Made], object]) -> Iterator[None]:
     """Let inductor generate code in which no kernel does anything, and compile none, in forwards and backwards inside.
 
     Args:
         around: is given each call of generated code, and returns what runs in its place.
+        told: is told of each code whether it is a backward, and what became of its operators.
     """
 
     def as_module(graph: Any) -> Any:
         code, _ = graph.codegen()
+        told(graph.is_backward, _made(graph, code.value))
         names = {"__name__": "generated_code", **graph.constants, **graph.torchbind_constants}
         pool, async_compile.AsyncCompile = async_compile.AsyncCompile, _NoKernels  # type: ignore[misc, assignment]
         try:
@@ -92,6 +100,18 @@ def without_kernels(around: Callable[[Any], Any]) -> Iterator[None]:
         yield
     finally:
         GraphLowering.compile_to_module = own  # type: ignore[method-assign]
+
+
+def _made(graph: Any, code: str) -> Made:
+    """Return what became of the operators of a graph; of a buffer that is several at once, of each of them."""
+    named = set(re.findall(r"\b(buf\d+) = ", code))
+    found: dict[fx.Node, bool | None] = {node: None for node in graph.module.graph.nodes if node.op == "call_function"}
+    for name, buffer in graph.name_to_buffer.items():
+        own, made = buffer.get_origin_node(), not isinstance(buffer, ir.ComputedBuffer)
+        for node in (buffer.get_origins() if own is None else (own,)) if name in named else ():
+            of = node.args[0] if node.target is operator.getitem else node
+            found[of] = made or bool(found.get(of))
+    return found
 
 
 class _NoKernels:
