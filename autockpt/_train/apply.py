@@ -274,7 +274,8 @@ def _put_on(
         _refuse_as_it_is(model, given=True)
         apply_given(model, plan, check, pinned=pinned, offload=offload)
         return
-    from .._compiled.hold import CompiledRequest, hold, takes  # who does not compile loads none of it
+    from .._compiled.hold import hold, takes  # who does not compile loads none of it
+    from .._compiled.refusals import CompiledRequest
 
     if not private.is_compiled(model) or not takes(model):
         raise NotApplicable(

@@ -126,6 +126,13 @@ def active_data_parallel() -> torch.nn.Module | None:
     return active
 
 
+@contextmanager
+def as_if_running(wrapper: torch.nn.parallel.DistributedDataParallel) -> Iterator[None]:
+    """Have a DistributedDataParallel be taken for the one whose forward is running, inside the block."""
+    with wrapper._inside_ddp_forward():
+        yield
+
+
 def after_backward(callback: Callable[[], None]) -> None:
     """Have `callback` called when the backward that is running now is over."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
