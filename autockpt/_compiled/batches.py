@@ -19,6 +19,9 @@ from .._torch.devices import device_of
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments by position and by keyword."""
 
+Seen = Sequence[torch.optim.Optimizer]
+"""Optimizers that were seen to step."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLook:
@@ -72,9 +75,7 @@ def look_of_batch(model: nn.Module, given: Given) -> BatchLook:
     )
 
 
-def optimizer_memory_of(
-    model: nn.Module, named: Optimizers | None, seen: Sequence[torch.optim.Optimizer]
-) -> OptimizerMemory:
+def optimizer_memory_of(model: nn.Module, named: Optimizers | None, seen: Seen) -> OptimizerMemory:
     """Return what the optimizers of a model hold: those that were seen to step, else the one that was named."""
     asked = [*seen] or named
     if asked is None:

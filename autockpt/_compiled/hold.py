@@ -23,9 +23,8 @@ from .._calls.values import tensors
 from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._data.goal import Goal
-from .._ranks import ranks_of
+from .._ranks import One, ranks_of
 from .._ranks.buckets import as_in_step
-from .._ranks.errors import STRICT
 from .._ranks.together import done_together
 from .._record.optimizers.memory import OptimizerMemory
 from .._record.optimizers.steps import OptimizerSteps, blank
@@ -37,6 +36,7 @@ from .batches import (
     BatchKind,
     BatchLook,
     Given,
+    Seen,
     given_of,
     look_of_batch,
     may_train,
@@ -47,7 +47,7 @@ from .cut import refuse_other_graphs
 from .dry import trace
 from .partition import Partition, compiled
 from .plan import make_plan, plan_by_code, prepare
-from .refusals import BACKENDS, CompiledRequest, refuse, refuse_shards
+from .refusals import BACKENDS, CompiledRequest, refuse, refuse_shards, refuse_strict
 
 _log = logging.getLogger("autockpt")
 
@@ -109,13 +109,13 @@ class CompiledHold:
         """Whether a forward still waits for its backward."""
         return self._waiting is not None and self._waiting() is not None
 
-    def listen(self, model: nn.Module) -> None:
-        """See from now on which optimizers train the model."""
+    def listen(self, model: nn.Module, seen: Seen) -> None:
+        """See from now on which optimizers train the model, beside those that were seen before."""
         goal = self._request.goal
         asked = f" ({format_like(goal.budget_bytes, goal.budget)})" if goal is not None and goal.budget_bytes else ""
         self.what, self.holds = f"{title(getattr(model, '_orig_mod', model))}{asked}", True
         self._steps.listen(model)
-        self._memory = optimizer_memory_of(model, self._request.optimizer, ())
+        self._memory = optimizer_memory_of(model, self._request.optimizer, seen)
 
     def close(self) -> None:
         """See no optimizers any more."""
@@ -182,19 +182,19 @@ class CompiledHold:
 
         Later ranks plan by themselves, and nothing is raised on one of them alone.
         """
-        if self._kinds:
+        ranks = One() if self._several else ranks_of(model)
+        if not self._kinds:
+            refuse_shards(model)
+        if len(ranks.members) == 1:
             return self.prepare(model, given)
-        refuse_shards(model)
-        ranks = ranks_of(model)
-        self._several = len(ranks.members) > 1
-        if self._several and self._request.strict:
-            raise NotApplicable(STRICT.format(len(ranks.members)))
-        prepare, asked = functools.partial(self.prepare, model, given), self._request.compared()
+        self._several, asked = True, self._request.compared()
+        prepare = functools.partial(self.prepare, model, given)
         try:
+            refuse_strict(self._request, ranks)
             return done_together(ranks, prepare, self._kinds.clear, asked=lambda _: asked, meanwhile="planned")
-        except BaseException:
-            if self._several:  # a rank that plans once more would wait for the others
-                release(model)
+        except BaseException:  # a rank that plans once more would wait for the others
+            self._kinds.clear()
+            release(model)
             raise
 
     def prepare(self, model: nn.Module, given: Given) -> BatchKind | None:
@@ -314,7 +314,7 @@ class CompiledHold:
             return make(None)
 
 
-def hold(model: nn.Module, request: CompiledRequest, inputs: object, trains: Told) -> None:
+def hold(model: nn.Module, request: CompiledRequest, inputs: object, trains: Told, seen: Seen = ()) -> None:
     """Hold a model that is compiled as a whole to a budget.
 
     Args:
@@ -322,6 +322,7 @@ def hold(model: nn.Module, request: CompiledRequest, inputs: object, trains: Tol
         request: what is asked for.
         inputs: a batch to make a plan for now; None to make it as the first step begins.
         trains: told of each forward of training under a plan as it begins.
+        seen: optimizers that have trained it.
 
     Raises:
         Infeasible: no plan meets the budget for `inputs`.
@@ -331,20 +332,20 @@ def hold(model: nn.Module, request: CompiledRequest, inputs: object, trains: Tol
     settings = private.CompileSettings(model) if before is None else before.settings
     refuse(model, settings, given=inputs is not None)
     held = CompiledHold(request, settings, getattr(model, settings.attribute) if before is None else before.own, trains)
-    held.listen(model)
+    held.listen(model, seen)
     if inputs is not None:
         held.prepare(model, given_of(inputs))
     release(model)
     vars(model)[settings.attribute] = functools.partial(_call, held, weakref.ref(model))
 
 
-def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], object], trains: Told) -> bool:
+def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], Seen], trains: Told) -> bool:
     """Hold a model that is compiled as a whole to a budget as its next forward begins; return whether it can be held.
 
     Args:
         model: as `hold` takes it.
         request: what is asked for.
-        before: runs first, and takes off what holds the model now.
+        before: runs first, takes off what holds the model now, and returns what optimizers it saw.
         trains: as `hold` takes it.
     """
     settings, reference = private.CompileSettings(model), weakref.ref(model)
@@ -359,8 +360,7 @@ def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], o
         if module is None or torch.compiler.is_compiling():
             return own(*args, **kwargs)
         vars(module)[settings.attribute] = own
-        before()
-        hold(module, request, None, trains)
+        hold(module, request, None, trains, before())
         return vars(module)[settings.attribute](*args, **kwargs)
 
     vars(model)[settings.attribute] = first

@@ -12,9 +12,11 @@ from .. import __version__
 from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._data.goal import Goal
-from .._ranks.errors import PLAN
+from .._ranks.base import Ranks
+from .._ranks.errors import PLAN, STRICT
 from .._ranks.fsdp import parameters_on_several, units
-from .._ranks.refuse import ranks, refuse_sharded
+from .._ranks.refuse import ranks as count_ranks
+from .._ranks.refuse import refuse_sharded
 from .._record.optimizers.memory import Optimizers
 from .._torch.private import compiling as private
 
@@ -70,10 +72,10 @@ def refuse(model: nn.Module, settings: private.CompileSettings, *, given: bool =
             "its blocks one by one."
         )
     refuse_shards(model)
-    if given and ranks() > 1:
+    if given and count_ranks() > 1:
         raise NotApplicable(
-            f"inputs= is given, the model is compiled as a whole, and {ranks()} processes train: where its graphs are "
-            "cut is known as DistributedDataParallel runs. Leave inputs= out: the first step makes the plan."
+            f"inputs= is given, and {count_ranks()} processes train a model that is compiled as a whole: its graphs "
+            "are cut as DistributedDataParallel runs. Leave inputs= out: the plan is made as the first step begins."
         )
     if private.own_share() < 1:
         raise NotApplicable(
@@ -98,6 +100,16 @@ def refuse_shards(model: nn.Module) -> None:
             f"the model is compiled as a whole and sharded by {how}; what runs between its graphs is not predicted. "
             "Compile its blocks one by one instead, block.compile(), and apply to the model itself."
         )
+
+
+def refuse_strict(request: CompiledRequest, ranks: Ranks) -> None:
+    """Refuse to raise, on one of several ranks, where a later step fits no plan: the others would wait for it.
+
+    Raises:
+        NotApplicable: it was asked for.
+    """
+    if request.strict:
+        raise NotApplicable(STRICT.format(len(ranks.members)))
 
 
 def _refuse_inductor(options: Mapping[str, Any]) -> None:
