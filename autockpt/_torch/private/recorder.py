@@ -112,12 +112,24 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 
 def compiled_around(module: torch.nn.Module) -> torch.nn.Module | None:
-    """Return what a module was compiled to as a whole: itself, or what ``torch.compile`` returned; None for neither."""
+    """Return what a module was compiled to as a whole: itself, or what ``torch.compile`` returned; None for neither.
+
+    Also what it returned of the DistributedDataParallel around the module.
+    """
     if is_compiled(module):
         return module
     kind: Any = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
     everything = () if kind is None else gc.get_referrers(kind)
-    return next((each for each in everything if type(each) is kind and each._orig_mod is module), None)
+    found = (each for each in everything if type(each) is kind)
+    return next((each for each in found if any(inner is module for inner in _with_inner(each._orig_mod))), None)
+
+
+def _with_inner(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield a module, and the one inside it where it is DistributedDataParallel."""
+    yield module
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        inner: Any = module.module
+        yield inner
 
 
 def active_data_parallel() -> torch.nn.Module | None:
