@@ -128,9 +128,9 @@ def apply(
             this error and those below, with the model as it was before `apply`.
         NotApplicable: `plan` is no plan, or names calls that the model does not have; `loss` is no function; or the
             model cannot be planned: it is no module, has nothing to train, is compiled as a whole by another
-            backend or on a device, is a part of a model that is held to a budget, has such a part, is planned together
-            with others that are not given, has lazy modules that have not run yet, or has an RReLU and no `inputs`; or
-            several models and `inputs` are given.
+            backend, on a device or sharded over ranks, is a part of a model that is held to a budget, has such a part,
+            is planned together with others that are not given, has lazy modules that have not run yet, or has an RReLU
+            and no `inputs`; or several models and `inputs` are given.
         PinError: a pattern matches no call, no plan can honour the pins, or pins are given together with `plan`.
         ProfilingError: the model cannot be recorded, its forward or the loss fails on `inputs`, or `optimizer` is no
             optimizer.

@@ -58,7 +58,7 @@ def test_a_model_that_is_compiled_as_a_whole_keeps_to_its_budget_in_data_paralle
 
 
 def test_a_model_that_is_compiled_after_apply_is_held_from_its_second_step_on(both: Both) -> None:
-    """The state of the optimizer counted in none: it had stepped before. Around a wrapper it was never held."""
+    """What is compiled around the wrapper was not found, and never held."""
     orders = ("apply", "compile", "wrap"), ("apply", "wrap", "compile")
     for found in both("compiled.kept", ways=[Way(order=order, adam=True) for order in orders], share=0.85):
         for order, each in zip(orders, found, strict=True):
