@@ -92,10 +92,10 @@ def refuse_shards(model: nn.Module) -> None:
     Raises:
         NotApplicable: it is such a model; it is one on all ranks alike.
     """
-    inside = getattr(model, "_orig_mod", model)
-    refuse_sharded(inside)
-    how = "fully_shard (FSDP2)" if units(inside) else "DTensor" if any(parameters_on_several(inside)) else ""
-    if how:
+    how = "fully_shard (FSDP2)" if units(model) else "DTensor" if any(parameters_on_several(model)) else ""
+    if not how:
+        refuse_sharded(model)
+    else:
         raise NotApplicable(
             f"the model is compiled as a whole and sharded by {how}; what runs between its graphs is not predicted. "
             "Compile its blocks one by one instead, block.compile(), and apply to the model itself."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +32,8 @@ class Way:
     """A way to compile a model, to share it, and to apply a budget.
 
     Attributes:
-        order: what is done, in this order: ``compile``, ``compile in place``, ``compile blocks``, ``wrap`` (by
-            DistributedDataParallel), ``shard`` (blocks and the whole, by FSDP2), ``apply``.
+        order: what is done, in this order: ``compile``, ``compile in place``, ``compile blocks``, ``replace blocks`` by
+            compiled ones, ``wrap`` (by DistributedDataParallel), ``shard`` (blocks and the whole, by FSDP2), ``apply``.
         adam: whether AdamW trains it; else plain SGD does.
         views: whether gradients lie in the buckets of DistributedDataParallel.
         cut: whether buckets are so small that the compiler cuts the graph between them.
@@ -65,6 +65,9 @@ def built(way: Way, model: Any, budget: int | None, **asked: Any) -> Built:
         elif what == "compile blocks":
             for block in model.blocks:
                 block.compile(backend="aot_eager")
+        elif what == "replace blocks":
+            for number, block in enumerate(model.blocks):
+                model.blocks[number] = torch.compile(block, backend="aot_eager")
         elif what == "wrap":
             more: dict[str, Any] = {"bucket_cap_mb": SMALL_MB} if way.cut else {}
             group = group_of_all([], quiet=True)
@@ -152,7 +155,7 @@ def kept(rank: int, *, ways: Sequence[Way], share: float, steps: int = 3) -> lis
 def _kept(rank: int, way: Way, share: float, steps: int) -> dict[str, Any]:
     def new() -> nn.Module:
         torch.manual_seed(0)
-        return writer(width=32, depth=2) if "compile blocks" in way.order else Narrow()
+        return writer(width=32, depth=2) if {"compile blocks", "replace blocks"} & {*way.order} else Narrow()
 
     with compiling(cut=way.cut), warned() as words:
         model = new()
@@ -187,8 +190,9 @@ def refused(rank: int) -> dict[str, tuple[str, str, bool]]:
     """Try what is refused; return each time the error, its words, and whether a plain step went on after it."""
     wrapped = Way(order=("compile", "wrap", "apply"))
     return {
-        "sharded before": _refused(rank, lambda model: fully_shard(model), in_place=True),
-        "sharded after": _refused(rank, None, in_place=True),
+        "sharded, compiled, applied": _refused(rank, ("shard", "compile in place", "apply")),
+        "compiled, sharded, applied": _refused(rank, ("compile", "shard", "apply")),
+        "compiled, applied, sharded": _refused(rank, ("compile in place", "apply", "shard")),
         "a batch": _tried(rank, wrapped, 10**9, inputs=own_batch(rank)),
         "strict": _tried(rank, wrapped, 10**9, strict=True),
         "one rank alone": _tried(rank, wrapped, 300_000, rows=64 if rank == 0 else 2048),
@@ -196,21 +200,24 @@ def refused(rank: int) -> dict[str, tuple[str, str, bool]]:
     }
 
 
-def _refused(rank: int, before: Callable[[Any], Any] | None, *, in_place: bool) -> tuple[str, str, bool]:
+def _refused(rank: int, order: Sequence[str]) -> tuple[str, str, bool]:
     """Shard a model that is compiled as a whole, before a budget is asked for or after."""
     with compiling():
-        model: Any = Narrow()
-        if before is not None:
-            before(model)
-        model.compile(backend="aot_eager")
+        called: Any = Narrow()
         try:
-            autockpt.apply(model, 10**9)
-            if before is None:
-                fully_shard(model)
-            model(own_batch(rank))
+            for what in order:
+                if what == "compile":
+                    called = torch.compile(called, backend="aot_eager")
+                elif what == "compile in place":
+                    called.compile(backend="aot_eager")
+                elif what == "shard":
+                    fully_shard(called)
+                else:
+                    autockpt.apply(called, 10**9)
+            called(own_batch(rank))
         except autockpt.AutockptError as error:
-            model(own_batch(rank)).backward()
-            return type(error).__name__, str(error), autockpt.plan_of(model) is None
+            called(own_batch(rank)).backward()
+            return type(error).__name__, str(error), autockpt.plan_of(called) is None
     return "", "", False
 
 

@@ -107,8 +107,13 @@ COMPILED_CALL = "_compiled_call_impl"
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether `module` was compiled, by ``module.compile()`` or ``torch.compile(module)``."""
-    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+    """Whether `module` was compiled, by ``module.compile()`` or ``torch.compile(module)``; it may be sharded since.
+
+    FSDP2 gives what it shards a class of its own, derived from that of the module.
+    """
+    return module._compiled_call_impl is not None or any(
+        each.__name__ == "OptimizedModule" for each in type(module).mro()
+    )
 
 
 def compiled_around(module: torch.nn.Module) -> torch.nn.Module | None:
