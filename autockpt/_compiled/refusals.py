@@ -93,13 +93,12 @@ def refuse_shards(model: nn.Module) -> None:
         NotApplicable: it is such a model; it is one on all ranks alike.
     """
     how = "fully_shard (FSDP2)" if units(model) else "DTensor" if any(parameters_on_several(model)) else ""
-    if not how:
-        refuse_sharded(model)
-    else:
+    if how:
         raise NotApplicable(
             f"the model is compiled as a whole and sharded by {how}; what runs between its graphs is not predicted. "
             "Compile its blocks one by one instead, block.compile(), and apply to the model itself."
         )
+    refuse_sharded(model)
 
 
 def refuse_strict(request: CompiledRequest, ranks: Ranks) -> None:
