@@ -46,7 +46,9 @@ def test_a_model_that_is_compiled_as_a_whole_keeps_to_its_budget_in_data_paralle
         for (name, way), each in zip(ways.items(), found, strict=True):
             assert each["same"] == [True] * 2, name
             assert max(each["peaks"]) <= each["budget"] < each["plain"], name
-            assert each["peaks"][-1] <= each["plan"].peak_bytes <= each["budget"], name
+            assert each["plan"].peak_bytes <= each["budget"], name
+            # What comes to stand later counts in a plan only where that one would be above the budget for it.
+            assert way.adam or each["peaks"][-1] <= each["plan"].peak_bytes, name
             assert len(each["plan"].graphs) == 1 + way.cut, name
             assert sum(map(len, each["plan"].again.values())) > 0 and "inside compiled code" in each["report"], name
             assert each["held"] and not each["warned"], name
