@@ -35,7 +35,7 @@ LEFT_OF = {
     "_run": {"_data", "_torch", "_calls", "_ranks", "_stash"},
     "_record": {"_data", "_torch", "_calls", "_ranks", "_stash", "_run"},
     "_choose": {"_data", "solvers"},
-    "_compiled": {"_data", "_torch", "_calls", "_record", "solvers", "_choose"},
+    "_compiled": {"_data", "_torch", "_calls", "_ranks", "_record", "solvers", "_choose"},
     "_fit": {"_data", "solvers", "_choose"},
     "_train": BELOW_TRAIN,
     "_check": BELOW_TRAIN | {"_train", "_fit"},

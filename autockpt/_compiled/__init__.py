@@ -12,7 +12,7 @@ plan.py       asks a solver                                                     
 lowered.py    what inductor's generated code holds under a plan
 partition.py  what a backend is given, so that it cuts as a plan says
 batches.py    kinds of batches, and what stands beside a step
-refusals.py   compiled models that no plan is made for
+refusals.py   what is asked of compiled models, and those that no plan is made for
 hold.py       `apply` on a compiled model: a plan for each kind of batch
 
 Who does not compile imports none of it.

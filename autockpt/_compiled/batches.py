@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,17 @@ import torch
 from torch import nn
 
 from .._calls.values import tensors
+from .._data.compiled_plan import CompiledPlan
+from .._ranks.buckets import unseen_bytes, wrappers
 from .._record.optimizers.memory import OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
 from .._torch import private as torch_private
 from .._torch.devices import device_of
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments by position and by keyword."""
+
+Seen = Sequence[torch.optim.Optimizer]
+"""Optimizers that were seen to step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,15 @@ class BatchLook:
         pairs = zip(self.shapes, other.shapes, strict=True) if self.traits == other.traits else ()
         alike = self.traits == other.traits
         return alike and all(mine >= theirs for own, shape in pairs for mine, theirs in zip(own, shape, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchKind:
+    """One kind of batch: its plan, the call that is cut by it, and what stood beside the step when it was made."""
+
+    plan: CompiledPlan
+    run: Callable[..., Any]
+    standing_bytes: int
 
 
 def given_of(inputs: object) -> Given:
@@ -61,9 +75,7 @@ def look_of_batch(model: nn.Module, given: Given) -> BatchLook:
     )
 
 
-def optimizer_memory_of(
-    model: nn.Module, named: Optimizers | None, seen: Sequence[torch.optim.Optimizer]
-) -> OptimizerMemory:
+def optimizer_memory_of(model: nn.Module, named: Optimizers | None, seen: Seen) -> OptimizerMemory:
     """Return what the optimizers of a model hold: those that were seen to step, else the one that was named."""
     asked = [*seen] or named
     if asked is None:
@@ -74,7 +86,10 @@ def optimizer_memory_of(
 
 
 def standing_bytes_of(model: nn.Module, given: Given) -> int:
-    """Return what stands beside a step on the device of a model: parameters, buffers, gradients, the batch."""
+    """Return what stands beside a step on the device of a model: parameters, buffers, gradients, the batch.
+
+    And the buckets in which DistributedDataParallel adds gradients, which Python does not see.
+    """
     device = next(model.parameters()).device
     held = [*model.parameters(), *model.buffers(), *tensors(given)]
     held += [each.grad for each in model.parameters() if each.grad is not None]
@@ -83,4 +98,4 @@ def standing_bytes_of(model: nn.Module, given: Given) -> int:
         for each in torch_private.parts(held)
         if each.device == device
     }
-    return sum(storages.values())
+    return sum(storages.values()) + sum(map(unseen_bytes, wrappers(model)))

@@ -148,7 +148,8 @@ class _SeenGraph(private.Partitioner):
 
         def noted(*args: Any) -> Any:
             results = run(*args)
-            self._calls.append((number, args, tuple(results)))
+            if not private.is_compiling():  # where DistributedDataParallel cuts a graph, parts run once for shapes
+                self._calls.append((number, args, tuple(results)))
             return results
 
         return noted

@@ -12,7 +12,6 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,18 +23,31 @@ from .._calls.values import tensors
 from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._data.goal import Goal
-from .._record.optimizers.memory import OptimizerMemory, Optimizers
+from .._ranks import One, ranks_of
+from .._ranks.buckets import as_in_step
+from .._ranks.together import done_together
+from .._record.optimizers.memory import OptimizerMemory
 from .._record.optimizers.steps import OptimizerSteps, blank
 from .._torch import private as torch_private
 from .._torch.private import compiling as private
 from ..solvers.errors import AutockptError, Infeasible
 from ..solvers.units import format_like
-from .batches import BatchLook, Given, given_of, look_of_batch, may_train, optimizer_memory_of, standing_bytes_of
+from .batches import (
+    BatchKind,
+    BatchLook,
+    Given,
+    Seen,
+    given_of,
+    look_of_batch,
+    may_train,
+    optimizer_memory_of,
+    standing_bytes_of,
+)
 from .cut import refuse_other_graphs
 from .dry import trace
 from .partition import Partition, compiled
-from .plan import Lowered, PreparedStep, make_plan, plan_by_code, prepare
-from .refusals import BACKENDS, refuse
+from .plan import make_plan, plan_by_code, prepare
+from .refusals import BACKENDS, CompiledRequest, refuse, refuse_shards, refuse_strict
 
 _log = logging.getLogger("autockpt")
 
@@ -44,36 +56,6 @@ MOST_KINDS = 4
 
 Told = Callable[["CompiledHold"], object]
 """Is told of a forward of training under a plan as it begins."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledRequest:
-    """What a user asked for.
-
-    Attributes:
-        goal: the budget, or the lowest peak; None where a plan is given.
-        plan: the plan that every step takes; None to make plans.
-        optimizer: as `apply` takes it.
-        solver: name of the solver.
-        seconds: how long it may search, for each plan.
-        strict: whether a kind of batch that no plan holds to the budget is an error.
-    """
-
-    goal: Goal | None = None
-    plan: CompiledPlan | None = None
-    optimizer: Optimizers | None = None
-    solver: str = "auto"
-    seconds: float = 3.0
-    strict: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BatchKind:
-    """One kind of batch: its plan, the call that is cut by it, and what stood beside the step when it was made."""
-
-    plan: CompiledPlan
-    run: Callable[..., Any]
-    standing_bytes: int
 
 
 class CompiledHold:
@@ -111,12 +93,11 @@ class CompiledHold:
         self.made: list[tuple[CompiledPlan, str]] = []
         self.steps = 0
         self._request = request
-        self._kinds: dict[BatchLook, _BatchKind] = {}
+        self._kinds: dict[BatchLook, BatchKind] = {}
         self._steps = OptimizerSteps(self._stepped)
-        self._unseen = 0
-        self._memory = OptimizerMemory()
+        self._unseen, self._memory = 0, OptimizerMemory()
         self._waiting: weakref.ref[torch.Tensor] | None = None
-        self._said = set[str]()
+        self._said, self._several = set[str](), False
 
     @property
     def goal(self) -> Goal | None:
@@ -128,13 +109,13 @@ class CompiledHold:
         """Whether a forward still waits for its backward."""
         return self._waiting is not None and self._waiting() is not None
 
-    def listen(self, model: nn.Module) -> None:
-        """See from now on which optimizers train the model."""
+    def listen(self, model: nn.Module, seen: Seen) -> None:
+        """See from now on which optimizers train the model, beside those that were seen before."""
         goal = self._request.goal
         asked = f" ({format_like(goal.budget_bytes, goal.budget)})" if goal is not None and goal.budget_bytes else ""
         self.what, self.holds = f"{title(getattr(model, '_orig_mod', model))}{asked}", True
         self._steps.listen(model)
-        self._memory = optimizer_memory_of(model, self._request.optimizer, ())
+        self._memory = optimizer_memory_of(model, self._request.optimizer, seen)
 
     def close(self) -> None:
         """See no optimizers any more."""
@@ -150,7 +131,7 @@ class CompiledHold:
         if not may_train(model, (args, kwargs)):
             return self.own(*args, **kwargs)
         try:
-            kind = self.prepare(model, (args, kwargs))
+            kind = self._prepared_together(model, (args, kwargs))
         except AutockptError:
             if not self._kinds or self._request.strict:
                 release(model)
@@ -196,7 +177,27 @@ class CompiledHold:
                 "autockpt.apply(torch.compile(outer), budget)."
             )
 
-    def prepare(self, model: nn.Module, given: Given) -> _BatchKind | None:
+    def _prepared_together(self, model: nn.Module, given: Given) -> BatchKind | None:
+        """Return the plan for a kind of batch. The first one is made by all ranks, or by none: else one would wait.
+
+        Later ranks plan by themselves, and nothing is raised on one of them alone.
+        """
+        ranks = One() if self._several else ranks_of(model)
+        if not self._kinds:
+            refuse_shards(model)
+        if len(ranks.members) == 1:
+            return self.prepare(model, given)
+        self._several, asked = True, self._request.compared()
+        prepare = functools.partial(self.prepare, model, given)
+        try:
+            refuse_strict(self._request, ranks)
+            return done_together(ranks, prepare, self._kinds.clear, asked=lambda _: asked, meanwhile="planned")
+        except BaseException:  # a rank that plans once more would wait for the others
+            self._kinds.clear()
+            release(model)
+            raise
+
+    def prepare(self, model: nn.Module, given: Given) -> BatchKind | None:
         """Return the plan for a kind of batch, with what runs it; None if there are plans for too many kinds already.
 
         The plan is made if there is none, or if so much more is allocated by now that the one there exceeds the budget.
@@ -227,19 +228,24 @@ class CompiledHold:
         covering = (each for each in reversed(self._kinds) if self.settings.dynamic and each.covers(look))
         return look if look in self._kinds else next(covering, look)
 
-    def _new(self, model: nn.Module, given: Given, standing_bytes: int, *, again: bool) -> _BatchKind:
-        """Make a plan for a kind of batch, and compile anew. Where a plan was given for others it runs as it was."""
+    def _new(self, model: nn.Module, given: Given, standing_bytes: int, *, again: bool) -> BatchKind:
+        """Make a plan for a kind of batch, and compile anew.
+
+        The call runs as it was where a plan was given for others, or where other ranks would wait for an error.
+        """
         try:
-            plan = self._plan(model, given, standing_bytes)
+            with as_in_step(getattr(model, "_orig_mod", model)) as inside:
+                plan = self._plan(inside, given, standing_bytes)
         except NotApplicable as error:
-            if self._request.plan is None or not self._kinds:
+            other = self.plan if self._several else self._request.plan
+            if other is None or not self._kinds:
                 raise
             self._tell(f"a step runs as it was compiled, and the budget may not hold: {error}")
-            return _BatchKind(plan=self._request.plan, run=self.own, standing_bytes=standing_bytes)
+            return BatchKind(plan=other, run=self.own, standing_bytes=standing_bytes)
         reason = "more stands beside the step" if again else "this kind of batch came first"
         self.made.append((plan, "it was given" if self._request.plan is not None else reason))
         _log.info("a plan for the compiled step: %s", plan)
-        return _BatchKind(plan=plan, run=self._compiled(plan), standing_bytes=standing_bytes)
+        return BatchKind(plan=plan, run=self._compiled(plan), standing_bytes=standing_bytes)
 
     def _tell(self, what: str) -> None:
         """Say once of each reason that the budget may not hold, or raise where the user is strict."""
@@ -260,13 +266,12 @@ class CompiledHold:
             inductor=settings.inductor,
         )
 
-    def _plan(self, model: nn.Module, given: Given, standing_bytes: int) -> CompiledPlan:
-        """Make the plan for a kind of batch, of which nothing has run.
+    def _plan(self, inside: nn.Module, given: Given, standing_bytes: int) -> CompiledPlan:
+        """Make the plan for a kind of batch, of which nothing has run; `inside` is what was compiled.
 
         Raises:
             Infeasible: no plan meets the budget for the first kind; later ones get the lowest plan, unless `strict`.
         """
-        inside = getattr(model, "_orig_mod", model)
         graphs, links = trace(inside, *given, dynamic=self.settings.dynamic, inductor=self.settings.inductor)
         if not graphs:
             raise NotApplicable(
@@ -285,10 +290,14 @@ class CompiledHold:
         if self.settings.inductor is None:
             make: Callable[[int | None], CompiledPlan] = functools.partial(make_plan, graphs, links, **asked)
         else:
+            from .lowered import lower  # who compiles otherwise loads no inductor
+
             budget_bytes = None if self.goal is None else self.goal.budget_bytes
             # Inductor fuses what would not fit alone, and the budget holds while a plan is made, too.
             room_bytes = None if budget_bytes is None else max(budget_bytes - standing_bytes, 0)
-            make = self._by_code(inside, given, prepare(graphs, links, room_bytes=room_bytes, **asked))
+            prepared = prepare(graphs, links, room_bytes=room_bytes, **asked)
+            read = functools.partial(lower, inside, given, settings=self.settings, step_bytes=self._memory.step_bytes)
+            make = functools.partial(plan_by_code, prepared, read)
         return msgspec.structs.replace(self._kept(make), model=type(inside).__name__, goal=self._request.goal)
 
     def _kept(self, make: Callable[[int | None], CompiledPlan]) -> CompiledPlan:
@@ -304,17 +313,8 @@ class CompiledHold:
             self._tell(f"no plan holds this step to the budget, and it runs under the lowest one: {told}")
             return make(None)
 
-    def _by_code(self, model: nn.Module, given: Given, prepared: PreparedStep) -> Callable[[int | None], CompiledPlan]:
-        """Return what makes a plan whose figures are those of the code that inductor generates."""
-        from .lowered import lower  # who compiles otherwise loads no inductor
 
-        def read(plan: CompiledPlan) -> Lowered:
-            return lower(model, given, plan, self.settings, self._memory.step_bytes)
-
-        return functools.partial(plan_by_code, prepared, read)
-
-
-def hold(model: nn.Module, request: CompiledRequest, inputs: object, trains: Told) -> None:
+def hold(model: nn.Module, request: CompiledRequest, inputs: object, trains: Told, seen: Seen = ()) -> None:
     """Hold a model that is compiled as a whole to a budget.
 
     Args:
@@ -322,29 +322,30 @@ def hold(model: nn.Module, request: CompiledRequest, inputs: object, trains: Tol
         request: what is asked for.
         inputs: a batch to make a plan for now; None to make it as the first step begins.
         trains: told of each forward of training under a plan as it begins.
+        seen: optimizers that have trained it.
 
     Raises:
         Infeasible: no plan meets the budget for `inputs`.
-        NotApplicable: it was compiled for symbolic sizes, is not on a CPU, or several processes train it.
+        NotApplicable: it is not on a CPU, is sharded over ranks, or several processes train and `inputs` are given.
     """
     before = held_by(model)
     settings = private.CompileSettings(model) if before is None else before.settings
-    refuse(model, settings)
+    refuse(model, settings, given=inputs is not None)
     held = CompiledHold(request, settings, getattr(model, settings.attribute) if before is None else before.own, trains)
-    held.listen(model)
+    held.listen(model, seen)
     if inputs is not None:
         held.prepare(model, given_of(inputs))
     release(model)
     vars(model)[settings.attribute] = functools.partial(_call, held, weakref.ref(model))
 
 
-def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], object], trains: Told) -> bool:
+def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], Seen], trains: Told) -> bool:
     """Hold a model that is compiled as a whole to a budget as its next forward begins; return whether it can be held.
 
     Args:
         model: as `hold` takes it.
         request: what is asked for.
-        before: runs first, and takes off what holds the model now.
+        before: runs first, takes off what holds the model now, and returns what optimizers it saw.
         trains: as `hold` takes it.
     """
     settings, reference = private.CompileSettings(model), weakref.ref(model)
@@ -359,8 +360,7 @@ def hold_next(model: nn.Module, request: CompiledRequest, before: Callable[[], o
         if module is None or torch.compiler.is_compiling():
             return own(*args, **kwargs)
         vars(module)[settings.attribute] = own
-        before()
-        hold(module, request, None, trains)
+        hold(module, request, None, trains, before())
         return vars(module)[settings.attribute](*args, **kwargs)
 
     vars(model)[settings.attribute] = first

@@ -3,6 +3,7 @@
 base.py      `Ranks`: what the rest of the library asks of ranks; `One` is a process that trains by itself
 group.py     ranks that agree, through the store of their process group
 by_hand.py   the same plan by hand on all ranks, where replays run collectives
+together.py  the same done on all ranks, or on none
 errors.py    errors of one rank, as the others raise them
 pipeline.py  stages of a pipeline, which cannot wait for each other as a step begins
 buckets.py   buckets of DistributedDataParallel

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -38,6 +39,19 @@ def unseen_bytes(wrapper: DistributedDataParallel) -> int:
     trained = [each for each in wrapper.parameters() if each.requires_grad]
     seen = wrapper.gradient_as_bucket_view and any(each.grad is not None for each in trained)
     return 0 if seen else sum(each.nbytes for each in trained)
+
+
+@contextmanager
+def as_in_step(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield what of a model may run without other ranks, inside as if its DistributedDataParallel ran around that.
+
+    The compiler cuts graphs by the buckets of the one that runs.
+    """
+    if isinstance(model, DistributedDataParallel):
+        with private.as_if_running(model):
+            yield model.module
+    else:
+        yield model
 
 
 class Buckets:

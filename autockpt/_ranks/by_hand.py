@@ -5,11 +5,8 @@ If one rank had other segments, collectives of different replays would meet: ran
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 from torch import nn
@@ -19,8 +16,9 @@ from .._data.plan import FIGURES, Plan, Segment
 from .._torch import private
 from . import One, ranks_of
 from .base import Ranks
-from .errors import PLAN, left_of, plain_error, refuse_failed, told_as, unequal_of
+from .errors import PLAN
 from .fsdp import gathers, runs_collectives, units
+from .together import done_together
 
 
 def what_runs(plan: Plan) -> str:
@@ -54,32 +52,16 @@ def put_on_together(model: nn.Module, put_on: Callable[[], Plan], take_off: Call
     ranks, always = _concerned(model)
     if len(ranks.members) == 1:
         return put_on()
-    own: Exception | None = None
-    put: Plan | None = None
-    said: dict[str, Any] = {}
-    try:
-        put = put_on()
-        said = {"asked": {PLAN: f"of {len(put.segments)} segments ({what_runs(put)[:8]})", "version": __version__}}
-    except Exception as error:  # whatever it is, the others must not wait for this rank
-        own, said = error, plain_error(error, "was given a plan")
-    except BaseException as error:
-        with contextlib.suppress(RuntimeError):
-            ranks.tell({"left": f"has failed as it was given a plan ({told_as(error)})", "failed": True})
-        raise
 
-    try:
-        if always or (put is not None and gathers(model, [segment.calls for segment in put.segments])):
-            ranks.agree(said, functools.partial(_refuse_unlike, ranks, own))
-        else:
-            ranks.tell(said)
-        if own is not None:
-            raise own
-    except BaseException:
-        if put is not None:
-            take_off()
-        raise
-    assert put is not None
-    return put
+    def waits(put: Plan | None) -> bool:
+        return always or (put is not None and gathers(model, [segment.calls for segment in put.segments]))
+
+    return done_together(ranks, put_on, take_off, asked=_asked, meanwhile="was given a plan", waits=waits)
+
+
+def _asked(plan: Plan) -> dict[str, str]:
+    """Return what must be the same on all ranks of a plan that is given, in words."""
+    return {PLAN: f"of {len(plan.segments)} segments ({what_runs(plan)[:8]})", "version": __version__}
 
 
 def _concerned(model: nn.Module) -> tuple[Ranks, bool]:
@@ -87,12 +69,3 @@ def _concerned(model: nn.Module) -> tuple[Ranks, bool]:
     always = runs_collectives(model)
     asks = (always or units(model)) and private.group_backend() != private.FAKE  # a fake group has no other ranks
     return (ranks_of(model) if asks else One()), always
-
-
-def _refuse_unlike(ranks: Ranks, own: Exception | None, every: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what ranks have said of their plans if one has failed, or if they differ; `own` is this rank's error."""
-    if left := left_of(ranks.members, every):
-        raise left
-    refuse_failed(ranks, every, own)
-    if unequal := unequal_of(ranks.members, every):
-        raise unequal

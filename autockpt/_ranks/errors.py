@@ -14,6 +14,11 @@ UNEQUAL = "the ranks ask for different things, and have to agree on one: {0}. Gi
 LEFT = "rank {0} {1}, so no rank makes a plan"
 
 
+STRICT = (
+    "strict=True, and {0} ranks train: a later step that fits no plan would raise on one of them alone, while the "
+    "others wait for it. Leave strict out: such a step runs under the lowest plan, with a warning."
+)
+
 PLAN = "plan"
 """The key under which a rank says which plan it is given, or that a plan is to be made."""
 

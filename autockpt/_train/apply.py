@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .._calls.pin_names import refuse_unclear_pins
-from .._calls.roots import Models, Together, as_one, roots
+from .._calls.roots import Models, Together, roots
 from .._data.compiled_plan import CompiledPlan
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins, refuse_slip
@@ -32,6 +32,7 @@ from ..solvers.units import format_like, shown
 from .given import apply_given, offload_for, read_given
 from .governor import Governor
 from .messages.other_models import telling
+from .ranks.compiled import held_as_one
 from .request import Request
 
 _log = logging.getLogger("autockpt")
@@ -127,9 +128,9 @@ def apply(
             this error and those below, with the model as it was before `apply`.
         NotApplicable: `plan` is no plan, or names calls that the model does not have; `loss` is no function; or the
             model cannot be planned: it is no module, has nothing to train, is compiled as a whole by another
-            backend or on a device, is a part of a model that is held to a budget, has such a part, is planned together
-            with others that are not given, has lazy modules that have not run yet, or has an RReLU and no `inputs`; or
-            several models and `inputs` are given.
+            backend, on a device or sharded over ranks, is a part of a model that is held to a budget, has such a part,
+            is planned together with others that are not given, has lazy modules that have not run yet, or has an RReLU
+            and no `inputs`; or several models and `inputs` are given.
         PinError: a pattern matches no call, no plan can honour the pins, or pins are given together with `plan`.
         ProfilingError: the model cannot be recorded, its forward or the loss fails on `inputs`, or `optimizer` is no
             optimizer.
@@ -149,7 +150,7 @@ def apply(
     """
     terminal.install()
     _refuse_unclear(budget, max_overhead, plan, check)
-    whole = as_one(model)
+    whole = held_as_one(model)
     if plan is not None:
         _put_on(whole, read_given(plan), inputs, check, (keep, recompute), offload, (loss, plan_for))
         return model
@@ -185,7 +186,7 @@ def remove(model: M) -> M:
             names that forward. Or the plan is that of a larger model; or `model` is no module, or is one of several
             models without the others.
     """
-    whole = as_one(model)
+    whole = held_as_one(model)
     if private.is_compiled(whole):
         from .._compiled.hold import release  # who does not compile loads none of it
 
@@ -203,7 +204,7 @@ def plan_of(model: Models) -> Plan | None:
     Raises:
         NotApplicable: `model` is no module.
     """
-    whole = as_one(model)
+    whole = held_as_one(model)
     if private.is_compiled(whole):
         from .._compiled.hold import held_by  # who does not compile loads none of it
 
@@ -274,7 +275,8 @@ def _put_on(
         _refuse_as_it_is(model, given=True)
         apply_given(model, plan, check, pinned=pinned, offload=offload)
         return
-    from .._compiled.hold import CompiledRequest, hold, takes  # who does not compile loads none of it
+    from .._compiled.hold import hold, takes  # who does not compile loads none of it
+    from .._compiled.refusals import CompiledRequest
 
     if not private.is_compiled(model) or not takes(model):
         raise NotApplicable(

@@ -8,7 +8,6 @@ step 3     planned as it begins; later steps run under a plan too, or are record
 from __future__ import annotations
 
 import copy
-import functools
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -304,7 +303,11 @@ class Governor:
             return False
         from .._compiled.hold import hold_next, takes  # who does not compile loads none of it
 
-        if not takes(compiled) or not hold_next(compiled, asked, functools.partial(uninstall, model), telling()):
+        def leave() -> list[Optimizer]:
+            uninstall(model)
+            return self._optimizers.optimizers
+
+        if not takes(compiled) or not hold_next(compiled, asked, leave, telling()):
             return False
         self._warn.once(said.COMPILED)
         return True

@@ -25,7 +25,7 @@ from ..solvers.registry import named
 from ..solvers.units import format_like, in_unit_of, shown
 
 if TYPE_CHECKING:
-    from .._compiled.hold import CompiledRequest
+    from .._compiled.refusals import CompiledRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Request:
 
     def inside_compiled(self) -> CompiledRequest | None:
         """Return what is asked for of a model that is compiled as a whole; None where that cannot be asked of one."""
-        from .._compiled.hold import CompiledRequest  # who does not compile loads none of it
+        from .._compiled.refusals import CompiledRequest  # who does not compile loads none of it
 
         if self.goal.max_overhead is not None or self.pins != NO_PINS or any((self.plan_for, self.loss, self.offload)):
             return None

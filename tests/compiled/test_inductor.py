@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 import autockpt
 from autockpt import CompiledPlan, Infeasible, NotApplicable
@@ -110,6 +111,28 @@ def test_a_step_that_inductor_compiles_keeps_to_its_budget(name: str, caplog: py
         assert "no plan knew" not in caplog.text
         assert torch.equal(left[0], plain_left[0])
         assert all(map(alike, left, plain_left))
+
+
+@pytest.mark.sweep
+def test_with_symbolic_sizes_smaller_batches_take_the_code_of_the_largest() -> None:
+    """One plan, held to its budget by each batch, and nothing compiles after the first."""
+    torch.compiler.reset()
+    model, (largest,) = deep()
+    batches = [(largest[:rows].clone(),) for rows in (128, 64, 96)]
+    plain: Any = torch.compile(copy.deepcopy(model), dynamic=True)
+    expected = [trained(plain, batch, 2) for batch in batches]
+    torch.compiler.reset()
+    static, budget = static_bytes(model, batches[0]), int(0.85 * expected[0][0][-1])
+    compiled: Any = torch.compile(model, dynamic=True)
+    autockpt.apply(compiled, static + budget, seconds=1.0)
+    graphs = set[int]()
+    for batch, (plain_sizes, plain_left) in zip(batches, expected, strict=True):
+        sizes, left = trained(compiled, batch, 2)
+        assert max(sizes) <= budget and sizes[-1] < plain_sizes[-1]
+        assert all(alike(one, other) for one, other in zip(left, plain_left, strict=True))
+        graphs.add(counters["stats"]["unique_graphs"])
+    hold = compiled_hold_of(compiled)
+    assert hold is not None and len(graphs) == len(hold.made) == 1
 
 
 class Masked(nn.Module):

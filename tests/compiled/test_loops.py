@@ -64,6 +64,25 @@ def test_compiled_models_that_train_one_after_the_other_are_told_nothing(caplog:
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
+def test_what_stepped_before_a_model_moved_into_compiled_code_counts_there() -> None:
+    """A step stood above its budget by the state of the optimizer, which had made it in the step without a plan."""
+    torch.compiler.reset()
+    model = autockpt.apply(Narrow(width=512), "1GB", seconds=0.1)
+    compiled, optimizer = outside(model), torch.optim.AdamW(model.parameters(), foreach=False)
+    stood = step_bytes = 0
+    for _ in range(2):
+        optimizer.zero_grad()
+        stood = sum(each.nbytes for each in (*model.parameters(), *BATCH))
+        stood += sum(each.nbytes for state in optimizer.state.values() for each in state.values())
+        step_bytes = autockpt.measure(lambda: compiled(*BATCH).backward()).step_bytes
+        optimizer.step()
+    hold = compiled_hold_of(compiled)
+    assert hold is not None and hold.plan is not None and hold.plan is autockpt.plan_of(model)
+    assert stood + step_bytes <= hold.plan.peak_bytes
+    autockpt.remove(model)
+    assert compiled_hold_of(compiled) is None
+
+
 def test_a_step_that_no_plan_holds_is_planned_once() -> None:
     """It was planned and compiled anew in each step, for the same lowest plan."""
     compiled, budget_bytes = barely_held(100)

@@ -154,6 +154,7 @@ from .recorder import (
     FakeTensor,
     active_data_parallel,
     after_backward,
+    as_if_running,
     cached_weights,
     compiled_around,
     empty_pinned_cache,

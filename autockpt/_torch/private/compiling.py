@@ -69,6 +69,11 @@ def uncached() -> Any:
     return config.patch(enable_autograd_cache=False)
 
 
+def is_compiling() -> bool:
+    """Whether a compiler of torch is at work: then what is compiled may run for its shapes alone."""
+    return torch._guards.TracingContext.try_get() is not None
+
+
 def own_share() -> float:
     """Return the share of saved bytes that torch's own partitioner was told to keep to; 1 where it was told nothing."""
     return float(config.activation_memory_budget)

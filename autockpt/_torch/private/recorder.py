@@ -107,23 +107,47 @@ COMPILED_CALL = "_compiled_call_impl"
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether `module` was compiled, by ``module.compile()`` or ``torch.compile(module)``."""
-    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+    """Whether `module` was compiled, by ``module.compile()`` or ``torch.compile(module)``; it may be sharded since.
+
+    FSDP2 gives what it shards a class of its own, derived from that of the module.
+    """
+    return module._compiled_call_impl is not None or any(
+        each.__name__ == "OptimizedModule" for each in type(module).mro()
+    )
 
 
 def compiled_around(module: torch.nn.Module) -> torch.nn.Module | None:
-    """Return what a module was compiled to as a whole: itself, or what ``torch.compile`` returned; None for neither."""
+    """Return what a module was compiled to as a whole: itself, or what ``torch.compile`` returned; None for neither.
+
+    Also what it returned of the DistributedDataParallel around the module.
+    """
     if is_compiled(module):
         return module
     kind: Any = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
     everything = () if kind is None else gc.get_referrers(kind)
-    return next((each for each in everything if type(each) is kind and each._orig_mod is module), None)
+    found = (each for each in everything if type(each) is kind)
+    return next((each for each in found if any(inner is module for inner in _with_inner(each._orig_mod))), None)
+
+
+def _with_inner(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield a module, and the one inside it where it is DistributedDataParallel."""
+    yield module
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        inner: Any = module.module
+        yield inner
 
 
 def active_data_parallel() -> torch.nn.Module | None:
     """Return the DistributedDataParallel whose forward is running, None if there is none."""
     active: torch.nn.Module | None = torch.nn.parallel.DistributedDataParallel._active_ddp_module
     return active
+
+
+@contextmanager
+def as_if_running(wrapper: torch.nn.parallel.DistributedDataParallel) -> Iterator[None]:
+    """Have a DistributedDataParallel be taken for the one whose forward is running, inside the block."""
+    with wrapper._inside_ddp_forward():
+        yield
 
 
 def after_backward(callback: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from torch import nn
 
-from ..._calls.roots import Models, as_one, roots, title
+from ..._calls.roots import Models, roots, title
 from ..._data.compiled_plan import CompiledPlan
 from ..._data.errors import NotApplicable
 from ..._data.plan import Plan
@@ -18,6 +18,7 @@ from ..._run.frames.table import Handle
 from ..._run.patch.install import installed_on
 from ..._run.patch.patches import governor_of
 from ..._torch import private
+from ..ranks.compiled import held_as_one
 from . import spoken
 from .account import Account, GivenSteps, Made, StepCount
 from .words import phrase
@@ -120,7 +121,7 @@ def report(model: Models) -> Report:
         Sequential: budget 1.5MB
         ...
     """
-    whole = as_one(model)
+    whole = held_as_one(model)
     if private.is_compiled(whole):
         from ..._compiled.hold import held_by  # who does not compile loads none of it
 

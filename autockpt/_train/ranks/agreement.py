@@ -31,7 +31,7 @@ from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._ranks import Choose, One, Parted, Ranks, ranks_of
 from ..._ranks.by_hand import what_runs
-from ..._ranks.errors import left_of, plain_error, refuse_failed, told_as, unequal_of
+from ..._ranks.errors import STRICT, left_of, plain_error, refuse_failed, told_as, unequal_of
 from ..._ranks.fsdp import runs_collectives, units
 from ..._stash.parts import with_parts
 from ..._stash.shard import is_unlike
@@ -52,11 +52,6 @@ V = TypeVar("V")
 
 Next = Literal["go on", "plan", "wait"]
 """How a step begins: as this rank decided; after all ranks have made a plan; or spilled, to wait for other ranks."""
-
-STRICT = (
-    "strict=True, and {0} ranks train: a later step that fits no plan would raise on one of them alone, while the "
-    "others wait for it. Leave strict out: such a step runs under the lowest plan, with a warning."
-)
 
 NOT_FOR_ALL = (
     "the ranks share parameters (tensor parallelism), so all need the same plan, and none of the plans that they made "
