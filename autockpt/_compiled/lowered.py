@@ -43,7 +43,7 @@ def lower(model: nn.Module, given: Given, plan: CompiledPlan, settings: CompileS
     Raises:
         NotApplicable: the generated code needs values of tensors, or calls what takes no fake ones.
     """
-    tape, begins, partition = _CodeTape(), list[int](), _Told(plan)
+    tape, begins, partition = _CodeTape(), list[int](), _CutAsPlanned(plan)
     with over_fakes(model, *given) as (twin, args, kwargs), without_kernels(tape.around, partition.made):
         backend = code_backend(partition, settings.options)
         run = compiled_apart(twin, backend=backend, dynamic=settings.dynamic)
@@ -75,7 +75,7 @@ def _step(forward: Callable[[], Any], tape: _CodeTape) -> None:
     tape.mark()
 
 
-class _Told(private.Partitioner):
+class _CutAsPlanned(private.Partitioner):
     """Cuts as a plan says, and is told what became of the operators.
 
     Args:

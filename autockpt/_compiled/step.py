@@ -185,21 +185,13 @@ def levels(step: JointStep, again: Collection[int]) -> list[int]:
         step: the step.
         again: operators of forward that run again, by index.
     """
-    saved, runs = step.saved(again), [*step.forward]
+    begin, runs = len(step.forward), [*step.forward]
     stays = step.outputs | step.gradients
-    begin = len(runs)
     bursts = dict(step.bursts(again))
     for k, operator in enumerate(step.backward):
         runs += [*(step.forward[i] for i in bursts.get(k, ())), operator]
-    last: dict[tuple[int, bool], int] = {}  # by storage, and whether it was made again
-    again_made = {storage for i in again for storage in step.forward[i].makes} - step.outputs
-    for t, operator in enumerate(runs):
-        for storage in (*operator.makes, *operator.reads):
-            late = t >= begin and storage in again_made
-            if t < begin or late or storage in saved or storage not in step.maker:
-                last[storage, late] = t
     change = [0] * (len(runs) + 1)
-    for (storage, late), until in last.items():
+    for (storage, late), until in _last_read(step, again, runs).items():
         if storage in step.fused and not late and until < begin and storage not in stays | step.crossing:
             continue
         made_in = range(begin, len(runs)) if late else range(len(runs))
@@ -215,6 +207,18 @@ def levels(step: JointStep, again: Collection[int]) -> list[int]:
         level += difference
         found.append(level + operator.scratch_bytes)
     return found
+
+
+def _last_read(step: JointStep, again: Collection[int], runs: Sequence[Operator]) -> dict[tuple[int, bool], int]:
+    """Return the place among all runs at which each storage is last read, by storage and whether it was made again."""
+    saved, begin, last = step.saved(again), len(step.forward), dict[tuple[int, bool], int]()
+    again_made = {storage for i in again for storage in step.forward[i].makes} - step.outputs
+    for t, operator in enumerate(runs):
+        for storage in (*operator.makes, *operator.reads):
+            late = t >= begin and storage in again_made
+            if t < begin or late or storage in saved or storage not in step.maker:
+                last[storage, late] = t
+    return last
 
 
 def fused_step(step: JointStep, names: Sequence[str], seen: Fused) -> JointStep:
