@@ -29,7 +29,7 @@ from .._data.profile import Profile
 from .._data.text.document import Document
 from .._data.timeline import PeakParts
 from ..solvers import simulate
-from .accumulated import floor_bytes, later, mixes_samples
+from .accumulated import floor_bytes, mixes_samples
 from .sized import Batches
 from .steps import Recorded, Steps
 from .switches import Switch, switches
@@ -268,7 +268,7 @@ def _row(
     """Return the row of one device and batch size, from the ways and plans that were found for it."""
     usable, own = gpu_of(gpu).usable_bytes, steps.at(gpu, size)
     plan = _within(plans, usable)
-    planned = find_planned(own, plan) if plan is not None and plan.segments else None
+    planned = steps.planned(gpu, size, plan) if plan is not None and plan.segments else None
     # The largest batch is at least the one that was asked for, if that one fits.
     fitting, fitting_plain = size if plan is not None else 0, size if plan is not None and not plan.segments else 0
     lowest = plans.plans[-1]
@@ -291,8 +291,8 @@ def _row(
 def _floor_bytes(gpu: str, size: int | None, ways: Sequence[StepWay], steps: Steps) -> int:
     """Return what no way changes, on as few samples as some way takes at once."""
     split = max(way.microbatches for way in ways)
-    fewest = steps.at(gpu, size if size is None else size // split)
-    return floor_bytes(later(fewest) if split > 1 else fewest)
+    fewest = size if size is None else size // split
+    return floor_bytes(steps.later(gpu, fewest) if split > 1 else steps.at(gpu, fewest))
 
 
 def _overhead(planned: Candidates) -> float:
