@@ -156,6 +156,7 @@ from .recorder import (
     after_backward,
     cached_weights,
     compiled_around,
+    device_asked,
     empty_pinned_cache,
     fake_mode_of,
     forget_empty_hooks,
