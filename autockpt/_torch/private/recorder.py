@@ -75,8 +75,8 @@ def fake_mode_of(tensor: Tensor) -> Any:
 def device_asked(op: Any, given: tuple[Any, ...]) -> torch.device | None:
     """Return what a fake tensor says where an operator asks for its device; None for any other operator or tensor.
 
-    C++ asks about twice an operator. The way through each mode that is on has the same end, and takes a sixth of all
-    that recording a step of fake tensors takes.
+    C++ asks about twice an operator. The way through each mode that is on has the same end, and took a seventh of a
+    recording of fake tensors.
     """
     if op is torch.ops.prim.device.default and type(given[0]) is FakeTensor:
         return cast("torch.device", FakeTensor.__torch_dispatch__(op, (FakeTensor,), given))
