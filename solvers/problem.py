@@ -16,6 +16,7 @@ something holds it: a save whose call is kept, or a chosen candidate that needs 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -155,26 +156,40 @@ class Problem:
         n_steps, n_calls, n_tensors = len(self.steps), len(self.calls), len(self.tensors)
         _require(n_steps > 0, "a problem needs at least one step, found none")
         for step in self.steps:
-            _require(step.base_bytes >= 0, f"step {step.name!r} has negative base bytes {step.base_bytes}")
-        for i, call in enumerate(self.calls):
-            inside = call.parent < 0 or call.stop <= self.calls[call.parent].stop
-            where = f"call {call.name!r} at {i} has parent {call.parent} and stop {call.stop} of {n_calls} calls"
-            _require(-1 <= call.parent < i < call.stop <= n_calls, where)
-            _require(inside, f"call {call.name!r} ends at {call.stop}, after its parent")
+            if step.base_bytes < 0:
+                raise InvalidProblem(f"step {step.name!r} has negative base bytes {step.base_bytes}")
+        _check_calls(self.calls)
         for i, tensor in enumerate(self.tensors):
-            _require(tensor.bytes >= 0, f"tensor {i} has negative bytes {tensor.bytes}")
-            _require(0 <= tensor.free_step <= n_steps, f"tensor {i} is freed at step {tensor.free_step} of {n_steps}")
-            for save in tensor.saves:
-                where = f"tensor {i} is saved by call {save.call} of {n_calls} until step {save.until} of {n_steps}"
-                _require(0 <= save.call < n_calls and 0 <= save.until <= n_steps, where)
+            _check_tensor(i, tensor, n_steps, n_calls)
         for required in self.required:
             _require(0 <= required < n_calls, f"call {required} of {n_calls} is required")
         for candidate in self.candidates:
             _check(candidate, n_steps, n_calls, n_tensors)
 
 
+def _check_calls(calls: Sequence[Call]) -> None:
+    """Raise if calls are no tree. Here as below messages are made only then: problems are large, and made often."""
+    for i, call in enumerate(calls):
+        if not -1 <= call.parent < i < call.stop <= len(calls):
+            where = f"call {call.name!r} at {i} has parent {call.parent} and stop {call.stop} of {len(calls)} calls"
+            raise InvalidProblem(where)
+        if call.parent >= 0 and call.stop > calls[call.parent].stop:
+            raise InvalidProblem(f"call {call.name!r} ends at {call.stop}, after its parent")
+
+
+def _check_tensor(i: int, tensor: Tensor, n_steps: int, n_calls: int) -> None:
+    """Raise if a tensor contradicts the rest."""
+    if tensor.bytes < 0:
+        raise InvalidProblem(f"tensor {i} has negative bytes {tensor.bytes}")
+    if not 0 <= tensor.free_step <= n_steps:
+        raise InvalidProblem(f"tensor {i} is freed at step {tensor.free_step} of {n_steps}")
+    for call, until in tensor.saves:
+        if not (0 <= call < n_calls and 0 <= until <= n_steps):
+            raise InvalidProblem(f"tensor {i} is saved by call {call} of {n_calls} until step {until} of {n_steps}")
+
+
 def _check(one: Candidate, n_steps: int, n_calls: int, n_tensors: int) -> None:
-    """Raise if a candidate contradicts the rest. Only then are messages about its many parts made."""
+    """Raise if a candidate contradicts the rest."""
     where = f"candidate {one.name!r}"
     spans = f"{where} spans [{one.start}, {one.stop}) of {n_calls} calls"
     _require(0 <= one.start < one.stop <= n_calls, spans)

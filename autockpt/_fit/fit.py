@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .._choose.candidates import Candidates
-from .._choose.candidates.from_plan import find_planned
+from .._choose.candidates.from_plan import find_planned, planned_in
 from .._choose.frontier import frontier
+from .._choose.index.profile_index import Index
 from .._choose.predict.peak_breakdown import peak_parts
 from .._choose.replay_cost.two_clocks import TwoClocks
 from .._choose.solve import choose
@@ -29,7 +30,7 @@ from .._data.profile import Profile
 from .._data.text.document import Document
 from .._data.timeline import PeakParts
 from ..solvers import simulate
-from .accumulated import floor_bytes, later, mixes_samples
+from .accumulated import floor_bytes, mixes_samples
 from .sized import Batches
 from .steps import Recorded, Steps
 from .switches import Switch, switches
@@ -268,7 +269,7 @@ def _row(
     """Return the row of one device and batch size, from the ways and plans that were found for it."""
     usable, own = gpu_of(gpu).usable_bytes, steps.at(gpu, size)
     plan = _within(plans, usable)
-    planned = find_planned(own, plan) if plan is not None and plan.segments else None
+    planned = steps.planned(gpu, size, plan) if plan is not None and plan.segments else None
     # The largest batch is at least the one that was asked for, if that one fits.
     fitting, fitting_plain = size if plan is not None else 0, size if plan is not None and not plan.segments else 0
     lowest = plans.plans[-1]
@@ -291,8 +292,8 @@ def _row(
 def _floor_bytes(gpu: str, size: int | None, ways: Sequence[StepWay], steps: Steps) -> int:
     """Return what no way changes, on as few samples as some way takes at once."""
     split = max(way.microbatches for way in ways)
-    fewest = steps.at(gpu, size if size is None else size // split)
-    return floor_bytes(later(fewest) if split > 1 else fewest)
+    fewest = size if size is None else size // split
+    return floor_bytes(steps.later(gpu, fewest) if split > 1 else steps.at(gpu, fewest))
 
 
 def _overhead(planned: Candidates) -> float:
@@ -323,7 +324,7 @@ class _Peaks:
     def __init__(self, batches: Batches, offload: str | None, tell: Tell) -> None:
         self._batches, self._offload, self._tell = batches, Offload.read(offload), tell
         self.plain = functools.cache(lambda size: batches.at(size).plain_peak_bytes)
-        self._profile = functools.cache(batches.at)
+        self._laid_out = functools.cache(lambda size: Index(batches.at(size)))
         self._under: list[Callable[[int], int]] = []
 
     def largest(self, usable: int, lowest: Plan) -> int:
@@ -331,12 +332,12 @@ class _Peaks:
         if not self._under:
             self._tell("the largest batches")
             asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS, offload=self._offload)
-            other = choose(self._profile(LARGER * self._batches.samples), asked, bounded=False)
+            other = choose(self._batches.at(LARGER * self._batches.samples), asked, bounded=False)
             self._under = [functools.cache(functools.partial(self._peak, plan)) for plan in (lowest, other)]
         return max(largest(under, usable) for under in self._under)
 
     def _peak(self, plan: Plan, size: int) -> int:
-        planned = find_planned(self._profile(size), plan)
+        planned = planned_in(self._laid_out(size), plan)
         return simulate(planned.problem, range(len(planned.replays))).peak_bytes
 
 

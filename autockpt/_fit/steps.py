@@ -10,7 +10,12 @@ import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
+from .._choose.candidates import Candidates
+from .._choose.candidates.from_plan import planned_in
+from .._choose.index.profile_index import Index
+from .._data.plan import Plan
 from .._data.profile import Profile
+from .accumulated import later
 from .sized import Batches
 from .timed import carried
 
@@ -22,12 +27,26 @@ Recorded: TypeAlias = Callable[[str, int | None], Profile | None]
 
 
 class Steps:
-    """Steps of one model, each made once."""
+    """Steps of one model, each made and laid out once."""
 
     def __init__(self, profile: Profile, recorded: Recorded | None = None) -> None:
         self._profile, self._recorded = profile, recorded
         self._sizes: dict[int, bool] = {}  # those that were asked for, and whether they could be recorded
         self.at = functools.cache(self._at)
+        self.later = functools.cache(self._later)
+        self.planned = functools.cache(self._planned)
+        self._laid_out = functools.cache(self._index)
+
+    def _later(self, gpu: str, size: int | None) -> Profile:
+        """Return the step of a later microbatch of so many samples."""
+        return later(self.at(gpu, size))
+
+    def _planned(self, gpu: str, size: int | None, plan: Plan) -> Candidates:
+        """Return the step on so many samples at once under a plan."""
+        return planned_in(self._laid_out(gpu, size), plan)
+
+    def _index(self, gpu: str, size: int | None) -> Index:
+        return Index(self.at(gpu, size))
 
     def _at(self, gpu: str, size: int | None) -> Profile:
         """Return the step on so many samples, with the seconds of a device; None for the batch that was recorded."""

@@ -6,6 +6,8 @@ carried     ├ mm ┤ gelu ───┤ mm ┤             all else: by the ban
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
@@ -51,21 +53,23 @@ def carried(profile: Profile, gpu: str) -> Profile:
         if function >= 0:
             by_function[function] += seconds
 
-    def moved(seconds: float) -> float:
-        return float(np.interp(seconds, before, after)) + max(seconds - float(before[-1]), 0.0) * slower
+    def moved(seconds: Sequence[float]) -> list[float]:
+        times = np.array(seconds, float)
+        found: list[float] = (np.interp(times, before, after) + np.maximum(times - before[-1], 0.0) * slower).tolist()
+        return found
 
+    entered = moved([call.enter_seconds for call in profile.calls])
+    left = moved([call.exit_seconds for call in profile.calls])
     return msgspec.structs.replace(
         profile,
         device=gpu,
         plain_seconds=profile.plain_seconds * slower,
         ops=msgspec.structs.replace(ops, seconds=tuple(times)),
         functions=msgspec.structs.replace(functions, seconds=tuple(by_function.tolist())),
-        saves=msgspec.structs.replace(profile.saves, seconds=tuple(map(moved, profile.saves.seconds))),
+        saves=msgspec.structs.replace(profile.saves, seconds=tuple(moved(profile.saves.seconds))),
         calls=tuple(
-            msgspec.structs.replace(
-                call, enter_seconds=moved(call.enter_seconds), exit_seconds=moved(call.exit_seconds)
-            )
-            for call in profile.calls
+            msgspec.structs.replace(call, enter_seconds=enter, exit_seconds=leave)
+            for call, enter, leave in zip(profile.calls, entered, left, strict=True)
         ),
     )
 

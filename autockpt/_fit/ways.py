@@ -22,7 +22,7 @@ from .._data.hardware.paces import DevicePace, HostPace, paces_of
 from .._data.plan import Plan
 from .._data.profile import Profile
 from ..solvers.common import judged
-from .accumulated import adding, floor_bytes, later
+from .accumulated import adding, floor_bytes
 from .steps import Steps
 
 MOST_SPLITS = 16
@@ -90,12 +90,13 @@ class FitClock:
     added: Launches
 
     @classmethod
-    def of(cls, profile: Profile) -> FitClock:
-        """Find it from the recorded step with the seconds of the device."""
+    def of(cls, plain: Candidates) -> FitClock:
+        """Find it from the recorded step with the seconds of the device, and no plan."""
+        profile = plain.index.profile
         paces = paces_of(profile)
         if paces is None:
             return cls(paces=None, measured=1.0, added=adding(profile, 0.0))
-        seconds = simulate_clocks(find_planned(profile, Plan()).index, (), *paces).step_seconds
+        seconds = simulate_clocks(plain.index, (), *paces).step_seconds
         ran = profile.mode == "measured" and seconds
         added = adding(profile, paces[0].backward_seconds)
         return cls(paces=paces, measured=profile.plain_seconds / seconds if ran else 1.0, added=added)
@@ -135,14 +136,14 @@ class WaysAsked:
     splits: Sequence[int]
     mixes: bool
 
-    def whole(self, gpu: str) -> Profile:
-        """Return the step on all samples at once."""
-        return self.steps.at(gpu, self.samples)
+    def whole(self, gpu: str, plan: Plan) -> Candidates:
+        """Return the step on all samples at once under a plan."""
+        return self.steps.planned(gpu, self.samples, plan)
 
     def micro(self, gpu: str, split: int) -> Profile:
         """Return the step of a later microbatch."""
         assert self.samples is not None  # else there are no splits
-        return later(self.steps.at(gpu, self.samples // split))
+        return self.steps.later(gpu, self.samples // split)
 
 
 def splits_of(samples: int | None) -> list[int]:
@@ -159,11 +160,10 @@ def ways_of(asked: WaysAsked, plans: Mapping[str, Sequence[Plan]]) -> dict[str, 
 
     Heuristic as the solver is; a search of `SECONDS` for each split that needs a plan somewhere.
     """
-    clocks = {gpu: FitClock.of(asked.steps.at(gpu, None)) for gpu in asked.usable}
+    clocks = {gpu: FitClock.of(asked.steps.planned(gpu, None, Plan())) for gpu in asked.usable}
     found: dict[str, list[StepWay]] = {}
     for gpu, clock in clocks.items():
-        whole = asked.whole(gpu)
-        found[gpu] = [_way(asked, clock, gpu, 1, find_planned(whole, plan), plan) for plan in (Plan(), *plans[gpu])]
+        found[gpu] = [_way(asked, clock, gpu, 1, asked.whole(gpu, plan), plan) for plan in (Plan(), *plans[gpu])]
         found[gpu] += _accumulated(asked, clock, gpu)
     for split, gpus in _to_plan(asked, found).items():
         for gpu, plan in _planned(asked, split, gpus):

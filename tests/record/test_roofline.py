@@ -84,3 +84,16 @@ def test_dropout_of_a_cpu_is_named_where_there_is_some(rate: float) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(rate))
     notes = autockpt.profile(model, torch.randn(4, 8), mode="fake").notes
     assert any(note.startswith("dropout as on a CPU") for note in notes) == (rate > 0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_fake_tensor_says_its_device_as_torch_does(device: str) -> None:
+    """Modes of ours answer that themselves: each question went through all of them."""
+    ask = torch.ops.prim.device.default
+    with torch_private.new_fake_mode():
+        fake = torch.empty(2, device=device)
+        parameter = nn.Parameter(torch.empty(2, device=device))
+        assert torch_private.device_asked(ask, (fake,)) == ask(fake) == torch.device(device)
+        assert torch_private.device_asked(ask, (parameter,)) in (None, ask(parameter))
+        assert torch_private.device_asked(torch.ops.aten.neg.default, (fake,)) is None
+    assert torch_private.device_asked(ask, (torch.empty(2, device=device),)) is None

@@ -32,13 +32,17 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
     Raises:
         NotApplicable: the step makes no such calls, they are no run of siblings, or no such functions lie in them.
     """
-    index = Index(profile)
+    return planned_in(Index(profile), plan)
+
+
+def planned_in(index: Index, plan: Plan) -> Candidates:
+    """Do as `find_planned` in a step that is laid out already."""
     able = (number for number in range(len(index.nodes)) if not (index.is_function(number) and number in index.refused))
     named = {index.nodes[number].key: number for number in able}
     calls = {named[key] for segment in plan.segments for key in segment.calls if key in named}
     runs = [(_members(index, named, calls, segment), segment) for segment in plan.segments]
     rates = plan.offload or UNPRICED
-    road = Road(profile, rates) if rates.is_host and any(segment.offload for segment in plan.segments) else None
+    road = Road(index.profile, rates) if rates.is_host and any(segment.offload for segment in plan.segments) else None
     replays = [_replay(index, named, members, segment, rates, road) for members, segment in runs]
     found = [replay for replay in replays if replay is not None]
     return Candidates.of(index, found, offload=plan.offload, road=road)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...solvers.judge import course
-from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
+from ...solvers.problem import Addition, Candidate, Hold, Problem, Save, Step, Tensor
 from ..index.profile_index import Index, Ints
 from ..replay_cost.effects import PlannedReplay
 
@@ -32,9 +32,7 @@ def state_problem(index: Index, replays: Sequence[PlannedReplay]) -> tuple[Probl
     by_tensor = _saves(index, replays, step_of)
     problem = Problem(
         steps=steps,
-        calls=tuple(
-            Call(name=node.key, parent=node.parent, stop=node.stop, function=node.function >= 0) for node in index.nodes
-        ),
+        calls=index.stated,
         tensors=tuple(
             Tensor(bytes=int(index.bytes[t]), free_step=step_of[index.natural[t]], saves=tuple(by_tensor[t]))
             for t in tensors

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..._data.hardware.paces import first_costs
 from ..._data.profile import Profile
 from ..._data.text.keys import name_of
+from ...solvers.problem import Call
 from .passes import Passes
 from .products import multiplies
 from .tree import Given, make_tree, number_calls, seconds_of
@@ -109,6 +110,14 @@ class Index:
         for node, written in zip(self.op_nodes, self.profile.ops.writes, strict=True):
             found[node] += (t for t in written if not self.is_function(node) or self.birth_node[t] != node)
         return found
+
+    @functools.cached_property
+    def stated(self) -> tuple[Call, ...]:
+        """The nodes as every problem of this step states them."""
+        nodes = self.nodes
+        return tuple(
+            [Call(name=each.key, parent=each.parent, stop=each.stop, function=each.function >= 0) for each in nodes]
+        )
 
     @functools.cached_property
     def passes(self) -> Passes:

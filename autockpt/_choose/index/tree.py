@@ -75,15 +75,12 @@ def make_tree(profile: Profile, call_nodes: list[int], function_nodes: list[int]
     calls, functions = profile.calls, profile.functions
 
     def given(arguments: Iterable[ArgumentRecord]) -> tuple[Given, ...]:
-        return tuple(
-            Given(
-                each.tensor,
-                each.mutated,
-                (*(call_nodes[c] for c in each.sources), *(function_nodes[f] for f in each.functions)),
-                each.graph is not False,
-            )
-            for each in arguments
-        )
+        return tuple([Given(each.tensor, each.mutated, sources(each), each.graph is not False) for each in arguments])
+
+    def sources(argument: ArgumentRecord) -> tuple[int, ...]:
+        if not (argument.sources or argument.functions):
+            return ()
+        return (*[call_nodes[c] for c in argument.sources], *[function_nodes[f] for f in argument.functions])
 
     nodes: dict[int, Node] = {}
     for number, call in zip(call_nodes, calls, strict=True):

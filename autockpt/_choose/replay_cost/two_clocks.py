@@ -155,15 +155,16 @@ def _work(
             ends[last].append(reads)
             again[last].append(reads._replace(waits=True))
     forward, backward = host.forward_kernels, host.forward_kernels * host.backward_kernels
-    shares = _shares(index)
+    shares, kernels = _shares(index), _kernels(forward, len(seconds))
     for number, (computes, share) in enumerate(zip(seconds, shares, strict=True)):
-        yield from begins[number]
+        yield from begins.get(number, ())
         launching = share * forward * host.forward_seconds
-        yield Launches(launching, computes * device.slowdown, _kernels(forward, number))
-        yield from ends[number]
+        yield Launches(launching, computes * device.slowdown, kernels[number])
+        yield from ends.get(number, ())
+    kernels = _kernels(backward, len(seconds))
     for number, computes in reversed([*enumerate(_backward_seconds(index, device))]):
-        yield from again[number]
-        yield Launches(shares[number] * backward * host.backward_seconds, computes, _kernels(backward, number))
+        yield from again.get(number, ())
+        yield Launches(shares[number] * backward * host.backward_seconds, computes, kernels[number])
     if host.optimizer_kernels:
         yield Launches(host.optimizer_seconds, device.optimizer_seconds, host.optimizer_kernels)
 
@@ -187,9 +188,10 @@ def _shares(index: Index) -> list[float]:
     return [each[call] / mean if mean else 1.0 for call in of_call]
 
 
-def _kernels(each: float, number: int) -> int:
-    """Return how many kernels the operator of a number launches, where `each` launches a number that is not whole."""
-    return max(int((number + 1) * each) - int(number * each), 1)
+def _kernels(each: float, operators: int) -> list[int]:
+    """Return how many kernels each of some operators launches, where `each` launches a number that is not whole."""
+    until = [int(number * each) for number in range(operators + 1)]
+    return [max(later - earlier, 1) for earlier, later in itertools.pairwise(until)]
 
 
 def _again(replay: PlannedReplay, host: HostPace, device: DevicePace) -> Launches:

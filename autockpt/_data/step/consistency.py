@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Any
+from operator import le, lt
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -58,15 +59,18 @@ def _check_columns(step: StepRecord) -> None:
 
 
 def _check_order(step: StepRecord) -> None:
-    """Check that ticks ascend where they must."""
+    """Check that ticks ascend where they must. O(rows), a column at a time: derived profiles are checked as well."""
     for what, begins in (("tensors", step.tensors.birth), ("functions", step.functions.enter)):
-        if any(later <= earlier for earlier, later in pairwise(begins)):
+        if not all(map(lt, begins, begins[1:])):
             raise InvalidFile(f"{what} are not in the order in which they begin")
     if any(save >= len(step.saves) for save, *_ in (*step.rereads, *step.kept_reads)):
         raise InvalidFile("a save that is not in the profile is read again")
-    for what, ticks in _spans(step):
-        if any(later < earlier for earlier, later in pairwise(ticks)):
-            raise InvalidFile(f"{what}: its ticks are {', '.join(map(str, ticks))}, which should ascend")
+    for what, names, columns in _spans(step):
+        if not all(all(map(le, earlier, later)) for earlier, later in pairwise(columns)):
+            rows = enumerate(zip(*columns, strict=True))
+            row, ticks = next((row, ticks) for row, ticks in rows if not all(map(le, ticks, ticks[1:])))
+            said = what.format(shown(names[row])) if names else what
+            raise InvalidFile(f"{said}: its ticks are {', '.join(map(str, ticks))}, which should ascend")
 
 
 def _check_names(step: StepRecord) -> None:
@@ -171,37 +175,64 @@ def _check_tree(step: StepRecord) -> None:
             raise InvalidFile(f"call {shown(call.key)} ends at {call.exit_seconds} s, before it begins")
 
 
-def _spans(step: StepRecord) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield ticks that must ascend, each with what is wrong if they do not."""
-    calls, tensors, saves, end = step.calls, step.tensors, step.saves, step.ticks
-    functions, ops = step.functions, step.ops
-    late = step.late_forwards
-    yield "a late forward begins before a backward, or ends after the step", (step.forward_ticks, *chain(*late), end)
-    for call in calls:
-        # The call of the root goes on through all late forwards.
-        until = end if call.parent < 0 and late else step.forward_until(call.enter)
-        yield f"call {shown(call.key)} runs outside forward", (call.enter, call.exit, until)
-    for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
-        yield from (("a tensor dies before it is born", (birth + 1, dies, end)) for dies in (natural, death))
-    for pack, unpack, release in zip(saves.pack, saves.unpack, saves.release, strict=True):
-        yield from (("a tensor is let go of before it is saved", (pack, late, end)) for late in (unpack, release))
-        if unpack < end:
-            yield "a tensor is let go of before it is read", (pack, unpack, release - 1)
-    yield "a backward pass begins in forward or after the step", (step.forward_ticks, *step.backward_ticks, end)
+Spans: TypeAlias = tuple[str, Sequence[str], Sequence[Sequence[int]]]
+"""What is wrong where ticks do not ascend, with a place for a name; the names by row, if any; the ticks by column."""
+
+
+def _spans(step: StepRecord) -> Iterator[Spans]:
+    """Yield ticks that must ascend from column to column, each with what is wrong if they do not."""
+    end = step.ticks
+    late = step.forward_ticks, *chain(*step.late_forwards), end
+    yield _row("a late forward begins before a backward, or ends after the step", *late)
+    yield from _spans_of_calls(step)
+    yield from _spans_of_lives(step)
+    yield _row("a backward pass begins in forward or after the step", step.forward_ticks, *step.backward_ticks, end)
     if not set(step.nested_ticks) <= set(step.backward_ticks):
         raise InvalidFile("a backward inside another begins at a tick at which no backward does")
-    for save, tick in step.rereads:
-        yield "a tensor is read again before it is read", (saves.unpack[save], tick, saves.release[save])
-    for _, read, until in step.kept_reads:
-        yield "a tensor is freed before it is read, or after the step ends", (step.forward_ticks, read, until, end)
-    for name, within, start, stop in chain(
-        zip(functions.name, functions.call, functions.enter, functions.exit, strict=True),
-        zip(ops.name, ops.call, ops.start, ops.stop, strict=True),
+    for _, read, freed in step.kept_reads:
+        yield _row("a tensor is freed before it is read, or after the step ends", step.forward_ticks, read, freed, end)
+
+
+def _spans_of_calls(step: StepRecord) -> Iterator[Spans]:
+    """Yield those of calls, and of what runs and is made inside them."""
+    calls, functions, ops = step.calls, step.functions, step.ops
+    opened, closed = [call.enter for call in calls], [call.exit for call in calls]
+    # The call of the root goes on through all late forwards.
+    late = step.late_forwards
+    until = [step.ticks if call.parent < 0 and late else step.forward_until(call.enter) for call in calls]
+    yield "call {} runs outside forward", [call.key for call in calls], (opened, closed, until)
+    for names, within, starts, stops in (
+        (functions.name, functions.call, functions.enter, functions.exit),
+        (ops.name, ops.call, ops.start, ops.stop),
     ):
-        yield f"{shown(name)} runs outside its call", (calls[within].enter, start, stop, calls[within].exit)
-    for name, makes, enter, leave in zip(functions.name, functions.makes, functions.enter, functions.exit, strict=True):
-        for tensor in makes:
-            yield (
-                f"function {shown(name)} makes a tensor that is not born in it",
-                (enter + 1, tensors.birth[tensor], leave - 1),
-            )
+        around = [opened[call] for call in within], starts, stops, [closed[call] for call in within]
+        yield "{} runs outside its call", names, around
+    made = [(function, tensor) for function, makes in enumerate(functions.makes) for tensor in makes]
+    columns = (
+        [functions.enter[function] + 1 for function, _ in made],
+        [step.tensors.birth[tensor] for _, tensor in made],
+        [functions.exit[function] - 1 for function, _ in made],
+    )
+    makers = [functions.name[function] for function, _ in made]
+    yield "function {} makes a tensor that is not born in it", makers, columns
+
+
+def _spans_of_lives(step: StepRecord) -> Iterator[Spans]:
+    """Yield those of tensors and of saves."""
+    tensors, saves, end = step.tensors, step.saves, step.ticks
+    born, ends = [birth + 1 for birth in tensors.birth], [end] * len(tensors)
+    for dies in (tensors.natural, tensors.death):
+        yield "a tensor dies before it is born", (), (born, dies, ends)
+    ends = [end] * len(saves)
+    for late in (saves.unpack, saves.release):
+        yield "a tensor is let go of before it is saved", (), (saves.pack, late, ends)
+    read = [each for each, unpack in enumerate(saves.unpack) if unpack < end]
+    columns = [saves.pack[each] for each in read], [saves.unpack[each] for each in read]
+    yield "a tensor is let go of before it is read", (), (*columns, [saves.release[each] - 1 for each in read])
+    for save, tick in step.rereads:
+        yield _row("a tensor is read again before it is read", saves.unpack[save], tick, saves.release[save])
+
+
+def _row(what: str, *ticks: int) -> Spans:
+    """Return the spans of a single row."""
+    return what, (), [(tick,) for tick in ticks]

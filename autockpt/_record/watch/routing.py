@@ -148,7 +148,7 @@ class routed_operators(TorchDispatchMode):  # noqa: N801 - used as a context, li
     ) -> Any:
         kwargs = kwargs or {}
         if func.namespace == "prim":
-            return func(*args, **kwargs)
+            return private.device_asked(func, args) or func(*args, **kwargs)
         route = functools.partial(self._router, func, (args, kwargs))
         return self._errors.around(route, functools.partial(func, *args, **kwargs))
 

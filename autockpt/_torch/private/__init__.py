@@ -157,6 +157,7 @@ from .recorder import (
     as_if_running,
     cached_weights,
     compiled_around,
+    device_asked,
     empty_pinned_cache,
     fake_mode_of,
     forget_empty_hooks,
