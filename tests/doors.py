@@ -163,6 +163,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._ranks.pipeline import Pipeline
     from autockpt._record import alive, in_place, recorder
     from autockpt._record.aside.switches import one_sequence_a_row
+    from autockpt._record.aside.threads import nothing_is_freed
     from autockpt._record.fake import RooflineClock
     from autockpt._record.loss import assumed_loss
     from autockpt._record.one_rank.group import world_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -18,6 +17,7 @@ from .._stash.space.arenas import Arenas
 from .._stash.space.pieces import Copier
 from .._torch import private
 from .._torch.devices import Device, rounded
+from .aside.threads import nothing_is_freed
 from .optimizers.shadow import state_tensors
 
 T = TypeVar("T")
@@ -55,13 +55,14 @@ def beside(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: s
 
     One tensor for each storage, by storage key; only tensors that Python can see.
 
-    None while other threads run. torch releases the GIL in the middle of freeing a tensor. A thread that finds the
-    tensor then would free it a second time, and the process would crash.
+    None while threads run that may hold tensors; see `nothing_is_freed`.
     """
-    if threading.active_count() > 1:
-        return None
+    with nothing_is_freed() as safe:
+        if not safe:
+            return None
+        things = alive(torch.Tensor, Optimizer, Arenas, Copier)
     own_parameters = parameters_at_rest(model)
-    things, trained = alive(torch.Tensor, Optimizer, Arenas, Copier), {id(parameter) for parameter in own_parameters}
+    trained = {id(parameter) for parameter in own_parameters}
     found = each_storage((each for each in things if isinstance(each, torch.Tensor)), device_type)
     known = private.parts((*known, *own_parameters, *gathered_now(model), *model.buffers()))
     for optimizer in things:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import itertools
 import pickle
 import threading
@@ -176,7 +177,7 @@ def test_what_a_model_holds_that_runs_before_counts() -> None:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other Python thread runs: while one does nobody looks at what is alive. A test before may have left one."""
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread()])
 
 
 @pytest.mark.usefixtures("alone")
@@ -200,6 +201,19 @@ def test_what_stands_beside_a_model_is_said_where_it_is_much(share: float, is_sa
         autockpt.apply(model, budget_bytes)
         train([model])
     assert any("stand beside the model" in each for each in said) == is_said, said
+    assert beside.numel()
+
+
+def test_what_stands_beside_a_model_is_said_beside_a_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tqdm's monitor is a thread, and while any other thread ran nobody looked at what is alive."""
+    tqdm = pytest.importorskip("tqdm")
+    model, beside = network(), torch.zeros(3 * 2**20)
+    with tqdm.tqdm(total=1, file=io.StringIO()) as bar, listening() as said:
+        threads = [threading.current_thread(), bar.monitor]  # a test before may have left others
+        monkeypatch.setattr(threading, "enumerate", lambda: threads)
+        autockpt.apply(model, "24MiB")
+        train([model])
+    assert bar.monitor.is_alive() and any("stand beside the model" in each for each in said)
     assert beside.numel()
 
 

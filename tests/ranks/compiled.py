@@ -165,6 +165,7 @@ def _kept(rank: int, way: Way, share: float, steps: int) -> dict[str, Any]:
         start = standing_bytes(plain.shared, torch.optim.SGD(model.parameters()), batches[-1:])
         budget = agreed(int(start + share * (peaks[-1] - start)))
         torch.compiler.reset()
+        del plain  # it would stand beside the other model
         model = new()
         found = built(way, model, budget)
         again, planned_peaks = trained(model, found, way, batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_a_recorded_step_that_somebody_still_holds_puts_no_markers_among_those_o
 
 def test_what_a_loop_makes_anew_for_each_step_is_not_said_to_stand_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts in the step: a loop was told of its own targets as of tensors that do not count."""
-    monkeypatch.setattr("threading.active_count", lambda: 1)  # a test before may have left a thread that does nothing
+    monkeypatch.setattr("threading.enumerate", lambda: [threading.current_thread()])  # a test may have left others
     model, batch, targets = nn.Linear(4, 4), torch.randn(2, 4), torch.zeros(1 << 14)
     beside_bytes = storage_bytes((alive.beside(model, [batch], "cpu") or {}).values())
     step = in_place.RecordedStep(model, torch.device("cpu"), (batch,))
