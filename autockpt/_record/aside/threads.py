@@ -32,7 +32,7 @@ def nothing_is_freed() -> Iterator[bool]:
 
 def _hold_no_tensors(threads: Iterable[threading.Thread]) -> bool:
     frames = sys._current_frames()
-    frames.pop(threading.get_ident(), None)  # it refers to this dictionary, and to whatever runs around
+    frames.pop(threading.get_ident(), None)  # it refers to this dictionary
     return all(_package(each, frames.get(each.ident or 0)) in HOLD_NO_TENSORS for each in threads)
 
 
