@@ -9,8 +9,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from types import FrameType
 
-HOLD_NO_TENSORS = frozenset({"IPython", "ipykernel", "tensorboard", "tornado", "tqdm", "zmq"})
-"""Packages whose own threads hold no tensors: they draw progress bars, serve notebooks and write events."""
+HOLD_NO_TENSORS = (
+    *("rich.", "tqdm."),  # progress bars
+    *("IPython.", "ipykernel.", "tornado.", "zmq."),  # notebooks
+    *("tensorboard.", "wandb."),  # what logs
+    "torch._inductor.compile_worker.",
+)
+"""How the names of modules begin, with a dot behind them, whose own threads hold no tensors."""
 
 
 @contextlib.contextmanager
@@ -33,16 +38,16 @@ def nothing_is_freed() -> Iterator[bool]:
 def _hold_no_tensors(threads: Iterable[threading.Thread]) -> bool:
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)  # it refers to this dictionary
-    return all(_package(each, frames.get(each.ident or 0)) in HOLD_NO_TENSORS for each in threads)
+    return all(f"{_module_of(each, frames.get(each.ident or 0))}.".startswith(HOLD_NO_TENSORS) for each in threads)
 
 
-def _package(thread: threading.Thread, frame: FrameType | None) -> str:
-    """Name the package whose thread it is: that of its class, or of the first function that it runs."""
+def _module_of(thread: threading.Thread, frame: FrameType | None) -> str:
+    """Name the module whose thread it is: that of its class, or of the first function that it runs."""
     module = type(thread).__module__
     while frame is not None and type(thread) is threading.Thread:
         name = str(frame.f_globals.get("__name__"))
         module, frame = (module if name == threading.__name__ else name), frame.f_back
-    return module.partition(".")[0]
+    return module
 
 
 def _collects() -> bool:
