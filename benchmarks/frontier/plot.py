@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.frontier.analysis import Row, frontiers, is_right
+from benchmarks.picture import new_picture, save
 
 __all__ = ["plot"]
 
 
 def plot(path: Path, name: str, rows: Sequence[Row]) -> None:
     """Draw recompute overhead over peak, a colour a method; crosses have wrong gradients, lines are frontiers."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=80)
+    figure, axes = new_picture()
     ran = [row for row in rows if "error" not in row and row["family"] != "plain"]
     families = list(dict.fromkeys(row["family"] for row in ran))
     for family in families:
@@ -36,12 +32,7 @@ def plot(path: Path, name: str, rows: Sequence[Row]) -> None:
     axes.set(
         title=name, xlabel="measured peak, plain = 1", ylabel="recompute overhead, % of the plain step", xlim=(0, 1.25)
     )
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path)
-    pyplot.close(figure)
+    save(figure, axes, path)
 
 
 def _point(row: Row) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.compile.beside.arithmetic import OWN
 from benchmarks.compile.beside.ways import EAGER, PLAIN, TORCH, Row
+from benchmarks.picture import new_picture, save
 
 SERIES = (
     (OWN, "autockpt, compiled", "black", "-"),
@@ -23,13 +24,8 @@ def plot(path: Path, name: str, rows: Sequence[Row]) -> None:
         name: the model's.
         rows: what its ways took.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     plain_bytes = next(row["peak_bytes"] for row in rows if row["way"] == PLAIN)
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=80)
+    figure, axes = new_picture()
     for ways, label, colour, style in SERIES:
         ran = [row for row in rows if row["way"] in ways and "peak_bytes" in row]
         timed = sorted((row["peak_bytes"] / plain_bytes, 100 * (row["ratio"] - 1)) for row in ran if "ratio" in row)
@@ -42,9 +38,4 @@ def plot(path: Path, name: str, rows: Sequence[Row]) -> None:
                 wrong, [0.02] * len(wrong), color=colour, marker="x", transform=bottom, label=f"{label}, wrong"
             )
     axes.set(title=name, xlabel="measured peak, compiled plain = 1", ylabel="longer than the plain step, %")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path)
-    pyplot.close(figure)
+    save(figure, axes, path)
